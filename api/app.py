@@ -23,8 +23,7 @@ from domain.agent.agents import AgentRecords
 from domain.agent.contexts import AgentContexts
 from domain.agent.views import AgentViews
 from domain.audit.recorded_answers import JobRecords
-from domain.batch.batches import BatchRecords
-from domain.batch.files import FileRecords
+from domain.batch.batches import BatchRecords, FileRecords
 from domain.batch.ports import BatchViews
 from domain.batch.schedules import ScheduleRecords
 from domain.engine.control import EngineValues
@@ -40,8 +39,7 @@ from domain.job.submit import JobSubmission
 from domain.kv.places import BlockPlaces
 from domain.log.ports import EventLog, Owners, PayloadStore
 from domain.log.subscriptions import Subscriptions
-from domain.model.registry import InspectFiles, ModelRegistry
-from domain.model.stock import ModelStock, ServingModels
+from domain.model.registry import InspectFiles, ModelRegistry, ModelStock, ServingModels
 from domain.model.swaps import ModelSwaps
 from domain.ports import Clock, IdSource
 from domain.usage.figures import UsageViews
@@ -62,14 +60,10 @@ class MetricPorts:
     """The sources of metrics.
 
     Attributes:
-        queue: The open jobs.
-        usage: Sums and histograms of ended jobs.
         writer: Returns what the log writer of this process has done.
         counters: Totals of the api processes before this one.
         agents_max: Agents with samples of their own; 0: agents have no samples of their own.
         aliases: Whether metrics are repeated under the names of vLLM.
-        requests: Counts of the HTTP server.
-        tries: Tries of webhooks by their outcome.
     """
 
     queue: QueueViews
@@ -90,47 +84,15 @@ class App:
     them at their first use.
 
     Attributes:
-        payloads: Texts of requests and answers.
-        owners: The API keys that made jobs, agents, files and batches.
-        views: The jobs projection.
-        metrics: What a scrape reads.
-        agent_views: The agents projection.
-        eta: Forecasts for open jobs.
-        job_submission: Records and enqueues jobs.
-        cancellation: Cancels jobs.
-        retries: Enqueues jobs again that ended without an answer.
-        backlog: Stored items.
         source: Live items; belongs to the event loop that runs the routes.
-        pulses: The living workers and their models.
-        serving: The models that they have loaded; remembered while the broker is away.
-        controls: What operators have changed while the service runs.
-        swaps: The wanted model.
         engine_settings: Values of the engine where operators have changed none.
-        counter: Counts the tokens of a prompt.
-        places: Finds blocks in the memory and on the disks of the workers.
-        ids: Fresh ids and seeds.
         executor: Bounded; runs all blocking calls except token counts.
         counts: Runs token counts, which wait for a worker.
-        background: Runs cancellations whose request has ended.
-        batch_views: Batches and their jobs.
-        wake_batches: Wakes the batch driver.
-        shares_blocks: Whether prompts of different keys share cached blocks.
-        webhook_policy: Which URLs a request may name.
-        version: Of this software.
-        model: The name of the served model.
-        models: The models of the live workers.
-        rates: The rates of the last hour.
         registry: Returns the registered models, as the configuration has them now.
-        inspect_model: Returns the files of a model, if they are here.
-        agents: Limits of every agent.
         connections: The readers of each job; belongs to the same event loop as ``source``.
-        ping_s: Most seconds of silence on a stream.
         opening_s: How long a stream waits for its first item before its head is sent. A job that
             fails before that is answered with a status instead of an event.
-        look_s: How long a stream stays silent before it reads the log, in seconds.
-        pause: Sleeps for a number of seconds.
         draining: Set once the process ends.
-        disk: The free space of the log's disk, and the floor under new work.
     """
 
     log: EventLog

@@ -115,11 +115,7 @@ class TransportError(SemanticError):
     """A request that fails as HTTP, before or beside any meaning.
 
     Args:
-        status: The status to answer with.
-        code: The stable machine name.
-        message: What is wrong, in the caller's terms.
         headers: Further headers that the status asks for, such as ``allow``.
-        retryable: Whether the same request may succeed later.
     """
 
     def __init__(

@@ -55,9 +55,6 @@ class Efforts:
     vendor defines them. Every other effort may take all tokens except the share of the answer.
 
     Attributes:
-        minimal: Share of reasoning at effort ``minimal``.
-        low: Share of reasoning at effort ``low``.
-        medium: Share of reasoning at effort ``medium``.
         answer: Share that every effort leaves to the answer.
     """
 
@@ -98,9 +95,6 @@ class RequestDefaults:
 
     Attributes:
         ids: Draws the seed.
-        max_tokens: Token limit of the answer.
-        model: Name of the model.
-        efforts: Shares of the token limit that reasoning efforts get.
     """
 
     ids: IdSource
@@ -118,20 +112,12 @@ class ParsedRequest:
 
     Attributes:
         chat: The generation, with its seed drawn.
-        stream: Whether the reply is a stream.
         include_usage: Whether an OpenAI stream ends with a chunk of token counts.
-        priority: The queue of the job.
-        agent: The agent that the request names, if any.
         seeded: Whether the caller chose the seed.
-        after: Earlier jobs that the job waits for.
-        is_skippable: As in ``JobSubmitted``.
         start_after: Instant before which the job is held, or seconds from now.
         start_within_s: Seconds after which the job expires if it has not started.
         finish_within_s: Seconds after which the job expires if it has not finished.
-        webhook: The webhook that reports the end of the job.
-        labels: Labels of the job.
         urgency: The highest is first among the waiting jobs of its line.
-        unique: What makes the job the only one of its kind, if it is to be that.
         wire: Fields of the request that the reply repeats, in the words of the dialect.
         more: Further generations of the same request; each becomes a job.
         answers_each: Number of consecutive generations in ``chats`` with the same prompt.
@@ -215,10 +201,7 @@ class Block:
     """Consecutive output of one kind: text, reasoning, or the arguments of one tool call.
 
     Attributes:
-        kind: The kind of output.
         text: Text, reasoning, or arguments as JSON.
-        id: Id of a tool call.
-        name: Name of the called tool.
         is_whole: Whether a tool call is complete.
         logprobs: Log probabilities of the tokens of a text, if the request asks for them.
     """
@@ -249,11 +232,7 @@ class AssembledAnswer:
 
     @classmethod
     def from_stored(cls, view: Job, stored: StoredAnswer) -> Self:
-        """Return the answer of a completed job.
-
-        Args:
-            view: The row of the job.
-        """
+        """Return the answer of a completed job."""
         answer = cls(vectors=stored.vectors)
         answer.blocks += map(_block, stored.parts())
         answer.ending = Finished(

@@ -53,21 +53,13 @@ def _document(app: App) -> OpenApiDocument:
     return OpenApiDocument(app.version)
 
 
-async def get_openapi(app: App, request: Request) -> Reply:
-    """Return the OpenAPI document."""
+async def openapi(app: App, request: Request) -> Reply:
+    """Return this document."""
     del request
     return Reply(body=await app.call(app.once(_document).read, OPERATIONS))
 
 
-OPENAPI_OPERATIONS: Final = (
-    Operation(
-        "GET /openapi.json",
-        get_openapi,
-        id="openapi",
-        summary="Return this document",
-        reply=dict[str, Any],
-    ),
-)
+OPENAPI_OPERATIONS: Final = (Operation("GET /openapi.json", openapi, reply=dict[str, Any]),)
 #: All operations.
 OPERATIONS: Final = (
     *MESSAGE_OPERATIONS,
@@ -165,11 +157,7 @@ def _reply_of(operation: Operation, app: App, request: Request) -> Reply | Strea
 
 
 class RouteTable:
-    """Replies to requests that have no route.
-
-    Args:
-        routes: All routes.
-    """
+    """Replies to requests that have no route."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
         self._patterns = [(_segments(route.pattern), route.method) for route in routes]

@@ -173,7 +173,7 @@ def _cpu_s(call: Callable[[], object]) -> float:
 
 def _walk_parsed(log: LogReader) -> None:
     head = LogHead(position=0, hash=GENESIS_HASH)
-    while events := log.read_all(after=head.position, limit=1000):
+    while events := log.select(after=head.position, limit=1000):
         for event in events:
             head = verify_link(event, head)
 

@@ -23,7 +23,6 @@ class InvalidRequest(SemanticError):
     """The request cannot be accepted as it is.
 
     Args:
-        message: What is wrong, in the caller's terms.
         field: Dotted path of the offending field, if there is one.
     """
 
@@ -405,7 +404,6 @@ class ModelNotFound(NotFound):
     """No model of that name is served.
 
     Args:
-        model: The name in the request.
         known: Names that exist.
     """
 

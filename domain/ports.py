@@ -19,11 +19,9 @@ class Clock(Protocol):
 
     def now(self) -> datetime:
         """Return the present instant in UTC."""
-        ...
 
     def monotonic(self) -> float:
         """Return seconds on a clock that never goes back."""
-        ...
 
 
 class IdSource(Protocol):
@@ -31,12 +29,9 @@ class IdSource(Protocol):
 
     def job_id(self) -> JobId:
         """Return a new job id, ``job-`` and a UUIDv7 in hex: sorts by creation."""
-        ...
 
     def event_id(self) -> EventId:
         """Return a new UUIDv7."""
-        ...
 
     def seed(self) -> int:
         """Return a random seed in ``[0, SEED_MAX]``."""
-        ...

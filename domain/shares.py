@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from domain.errors import Overloaded, RateLimited
+
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
@@ -40,6 +42,28 @@ def shortage(total: int | None, *, held: int, mine: int | None, size: int = 1) -
     if mine is not None and mine + size > (most := share_of(total, others=held - mine)):
         return Shortage(most, of_holder=True)
     return None
+
+
+def require_one_more(
+    total: int, *, held: int, mine: int | None, what: str, hint: str, retry_after_s: int = 60
+) -> None:
+    """Refuse one more thing where ``total`` of them may exist; see ``shortage``.
+
+    Args:
+        what: The things, in the plural.
+        hint: What makes room.
+
+    Raises:
+        Overloaded: Naming the limit.
+        RateLimited: Naming the share of the holder.
+    """
+    found = shortage(total, held=held, mine=mine)
+    if found is None:
+        return
+    if found.of_holder:
+        full = f"this key may have {found.limit} of the {total} {what}; {hint}"
+        raise RateLimited(full, retry_after_s=retry_after_s)
+    raise Overloaded(f"there are {total} {what} already; {hint}", retry_after_s=retry_after_s)
 
 
 class Shares:

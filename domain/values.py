@@ -234,13 +234,10 @@ class Usage:
 
     def __add__(self, other: Usage) -> Usage:
         """Return both together."""
-        return Usage(
-            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
-            cached_tokens=self.cached_tokens + other.cached_tokens,
-            completion_tokens=self.completion_tokens + other.completion_tokens,
-            reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
-            kept_tokens=self.kept_tokens + other.kept_tokens,
-        )
+        sums = {
+            one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)
+        }
+        return Usage(**sums)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from domain.audit.recorded_answers import LoggedAnswers
-from domain.engine.control import AdmissionState
+from domain.engine.control import AdmissionState, in_force
 from domain.engine.operate import EngineControls
 from domain.engine.workers import WorkerState
 from domain.errors import SemanticError
@@ -372,13 +372,13 @@ class WorkerProcess:
         from worker.composition import build_engine  # noqa: PLC0415 - imports MLX
 
         # The memory of a step is measured for the batch that is in force now.
-        values = asdict(controls.current().tuning.over(self._settings.engine.values))
+        values = asdict(in_force(controls.current().tuned, self._settings.engine.values))
         del values["gap_max_ms"]  # no setting: the tuning sets it
-        in_force = self._settings.engine.model_copy(update=values)
+        changed = self._settings.engine.model_copy(update=values)
         last_step = stack.enter_context(LastStepFile(self._step_path, self._worker))
         watch = StepWatch(self._settings.engine.step_limit_s, on_step=last_step.write)
         engine = build_engine(
-            self._settings.model_copy(update={"engine": in_force}),
+            self._settings.model_copy(update={"engine": changed}),
             sink=sink,
             cache=cache,
             answers=LoggedAnswers(log=log, payloads=log),

@@ -101,17 +101,18 @@ def replay(
     """
     began_s = time.monotonic()
     request = ChatRequest.from_bytes(_payload(payloads, recording.request, "request"))
-    stored = read_answer(recording, _payload(payloads, recording.output, "answer"))
+    stored = read_answer(recording, _payload(payloads, recording.completed.output, "answer"))
     rules, card = recording, weights.model.card
     try:
         if is_against:
             prompt = prepare(request, weights.model)
             # Its own defaults, and the caller's values over them.
-            rules = replace(
-                recording, sampling=prompt.sampling, thinking_limit=prompt.thinking_limit
+            started = replace(
+                recording.started, sampling=prompt.sampling, thinking_limit=prompt.thinking_limit
             )
+            rules = replace(recording, started=started)
         else:
-            prompt = prepare(request, weights.model, recording.encoding)
+            prompt = prepare(request, weights.model, recording.started.encoding)
             check_prompt(recording, prompt.tokens)
         expected = stored if verify else None
         run = _ReplayRun(rules, request, prompt, expected, weights, step_tokens, on_progress)
@@ -132,12 +133,12 @@ def replay(
         job=recording.job,
         verdict=verdict,
         message=message,
-        model=card.id if is_against else recording.model,
-        fingerprint=card.fingerprint if is_against else recording.fingerprint,
+        model=card.id if is_against else recording.started.model,
+        fingerprint=card.fingerprint if is_against else recording.started.fingerprint,
         tokens=len(answer.ids),
         token_hash=hash_ids(answer.ids),
-        attempts=recording.attempts,
-        cached_tokens=recording.cached_tokens,
+        attempts=recording.started.attempt,
+        cached_tokens=recording.completed.usage.cached_tokens,
         divergence=answer.divergence,
         parting=parting,
         text=answer.text,
@@ -161,13 +162,16 @@ def _verdict(
 ) -> tuple[Verdict, str]:
     if replayed.divergence is not None:
         return Verdict.DIVERGED, f"the token at index {replayed.divergence.index:,} is another"
-    if hash_ids(replayed.ids) != recording.token_hash:
+    if hash_ids(replayed.ids) != recording.completed.token_hash:
         return Verdict.DIVERGED, "the hash of the tokens is another; the answer has no tokens"
     endings = (
         (replayed.reason, replayed.stop_sequence),
-        (recording.stop_reason, recording.stop_sequence),
+        (recording.completed.stop_reason, recording.completed.stop_sequence),
     )
-    if endings[0] != endings[1] and not {replayed.reason, recording.stop_reason} <= _LIMITS:
+    if (
+        endings[0] != endings[1]
+        and not {replayed.reason, recording.completed.stop_reason} <= _LIMITS
+    ):
         return Verdict.DIVERGED, f"the same tokens end by {replayed.reason}, not {endings[1][0]}"
     if replayed.text != stored.text:
         return Verdict.DIVERGED, "the same tokens decode to another text"
@@ -193,14 +197,14 @@ class _ReplayRun:
         self._on_progress = on_progress
         self._prompt = replace(
             prompt,
-            sampling=recording.sampling,
+            sampling=recording.started.sampling,
             max_tokens=_limit(recording, request, prompt),
-            thinking_limit=recording.thinking_limit,
+            thinking_limit=recording.started.thinking_limit,
         )
         self._assembler = _assembler(recording, request, self._prompt, weights.model)
         self._solo = SoloRun(
             weights,
-            recording.sampling,
+            recording.started.sampling,
             step_tokens=step_tokens,
             constraint=weights.model.constraint(self._prompt),
         )
@@ -227,7 +231,9 @@ class _ReplayRun:
                 if len(self._ids) >= self._prompt.max_tokens:
                     return self._answer(StopReason.MAX_TOKENS)
                 if index % REPORT_EVERY_TOKENS == 0:
-                    self._on_progress("decode", index + 1, self._recording.completion_tokens)
+                    self._on_progress(
+                        "decode", index + 1, self._recording.completed.usage.completion_tokens
+                    )
         msg = "the token iterator never ends by itself"
         raise AssertionError(msg)
 
@@ -277,9 +283,11 @@ class _ReplayRun:
 
 def _limit(recording: Recording, request: ChatRequest, prompt: PreparedPrompt) -> int:
     """Return the token limit; where memory ended the recorded answer, its own length."""
-    if recording.stop_reason is StopReason.CONTEXT_WINDOW:
-        return recording.completion_tokens
-    return min(request.max_tokens, max(prompt.max_tokens, recording.completion_tokens))
+    if recording.completed.stop_reason is StopReason.CONTEXT_WINDOW:
+        return recording.completed.usage.completion_tokens
+    return min(
+        request.max_tokens, max(prompt.max_tokens, recording.completed.usage.completion_tokens)
+    )
 
 
 def _assembler(
@@ -287,7 +295,7 @@ def _assembler(
 ) -> TextAssembler:
     task = GenerationTask(
         job_id=recording.job,
-        attempt=recording.attempts,
+        attempt=recording.started.attempt,
         prompt=prompt,
         emitted=(),
         first_item=1,
@@ -338,14 +346,14 @@ class Replayer:
             recording,
             self.models.load_configured()
             if self.is_against
-            else self.models.load(recording.model, recording.fingerprint),
+            else self.models.load(recording.started.model, recording.started.fingerprint),
             self.log,
             step_tokens=self.step_tokens,
             verify=verify and not self.is_against,
             is_against=self.is_against,
             on_progress=_Progress(job, self.write),
         )
-        versions_then = self._versions_of(recording.worker)
+        versions_then = self._versions_of(recording.started.worker)
         return replace(done, versions=library_versions(), versions_then=versions_then)
 
     def _versions_of(self, worker: WorkerId) -> str | None:

@@ -44,7 +44,6 @@ class Hosts:
 
     Args:
         listening: The host of the settings; a wildcard adds no name.
-        allowed: Further names.
     """
 
     def __init__(self, *, listening: str, allowed: Iterable[str]) -> None:
@@ -241,7 +240,6 @@ class AdmittedRequest:
     """A request that was admitted.
 
     Args:
-        caller: The holder of its key.
         places: Counts the requests at once, if this one counts.
     """
 
@@ -260,9 +258,6 @@ class AccessControl:
     """Checks the head of a request, so that a refused client does not send its body.
 
     Args:
-        hosts: Host names of the service.
-        origins: Pages that may use it.
-        keys: API keys.
         rate: Requests per minute of a key.
         places: Counts the requests at once of each key.
     """

@@ -239,10 +239,8 @@ class BatchLimits:
     """Limits of batches and files.
 
     Attributes:
-        open_max: Most batches that may be open at once.
         lines_max: Most requests of an Anthropic batch.
         file_lines_max: Most lines of an OpenAI batch.
-        file_bytes_max: Most bytes of one file.
         window_s: How long a batch may take, in seconds.
         results_kept_s: How long the results of an Anthropic batch can be read after its creation.
         file_kept_s: How long a file is kept if its owner sets no time.

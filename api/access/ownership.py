@@ -33,53 +33,39 @@ from ops.settings.api_keys import KeyScope
 
 #: Characters of the name of an agent, as ``KNOWN_NAME_PATTERN`` bounds them.
 _AGENT_CHARS_MAX: Final = 256
-_RESPONSE_PREFIX: Final = "resp_"
-_COMPLETION_PREFIX: Final = "chatcmpl-"
-_BATCH_ID_PREFIXES: Final = ("msgbatch_", "batch_")
-
-
-def _job_stream(name: str) -> str:
-    return name
-
-
-def _agent_stream(name: str) -> str:
-    return AGENT_STREAM + name
-
-
-def _response_stream(name: str) -> str:
-    return "job-" + name.removeprefix(_RESPONSE_PREFIX)
-
-
-def _completion_stream(name: str) -> str:
-    return "job-" + name.removeprefix(_COMPLETION_PREFIX)
-
-
-def _batch_stream(name: str) -> str:
-    for prefix in _BATCH_ID_PREFIXES:
-        if name.startswith(prefix):
-            return BATCH_PREFIX + name.removeprefix(prefix)
-    return name
 
 
 @dataclass(frozen=True, slots=True)
 class _NamedThing:
-    """A thing that a path names: its stream, and the error where there is none."""
+    """A thing that a path names.
 
-    stream: Callable[[str], str]
+    Attributes:
+        missing: The error where there is none.
+        prefixes: Beginnings of its names that its stream does not have.
+        stream: What its stream begins with instead.
+    """
+
     missing: Callable[[str], NotFound]
+    prefixes: tuple[str, ...] = ("",)
+    stream: str = ""
+
+    def stream_of(self, name: str) -> str:
+        """Return the stream of a name; one with another beginning has none."""
+        known = next((one for one in self.prefixes if name.startswith(one)), None)
+        return name if known is None else self.stream + name.removeprefix(known)
 
 
 #: The things that have owners, by the part of the path that names them.
 _THINGS: Final[Mapping[str, _NamedThing]] = MappingProxyType(
     {
-        "job_id": _NamedThing(_job_stream, JobNotFound),
-        "response_id": _NamedThing(_response_stream, ResponseNotFound),
-        "agent_id": _NamedThing(_agent_stream, AgentNotFound),
-        "completion_id": _NamedThing(_completion_stream, CompletionNotFound),
-        "conversation_id": _NamedThing(_agent_stream, ConversationNotFound),
-        "file_id": _NamedThing(_job_stream, FileNotFound),
-        "batch_id": _NamedThing(_batch_stream, BatchNotFound),
-        "schedule_id": _NamedThing(_job_stream, ScheduleNotFound),
+        "job_id": _NamedThing(JobNotFound),
+        "response_id": _NamedThing(ResponseNotFound, ("resp_", ""), "job-"),
+        "agent_id": _NamedThing(AgentNotFound, stream=AGENT_STREAM),
+        "completion_id": _NamedThing(CompletionNotFound, ("chatcmpl-", ""), "job-"),
+        "conversation_id": _NamedThing(ConversationNotFound, stream=AGENT_STREAM),
+        "file_id": _NamedThing(FileNotFound),
+        "batch_id": _NamedThing(BatchNotFound, ("msgbatch_", "batch_"), BATCH_PREFIX),
+        "schedule_id": _NamedThing(ScheduleNotFound),
     }
 )
 #: A webhook is a row of a table of its own.
@@ -117,7 +103,6 @@ class OwnershipCheck:
     """Decides whether a caller may use a thing; every method may block.
 
     Attributes:
-        owners: The owners in the log.
         shares_blocks: Whether prompts of different keys share cached blocks.
     """
 
@@ -136,7 +121,7 @@ class OwnershipCheck:
         for param, name in params.items():
             thing = _THINGS.get(param)
             if thing is not None:
-                self.require(caller, thing.stream(name), thing.missing(name))
+                self.require(caller, thing.stream_of(name), thing.missing(name))
             elif param == WEBHOOK_PARAM:
                 found = self.webhooks.get(WebhookId(name))
                 if found is None or found.owner != caller.sees:
@@ -192,8 +177,6 @@ class OwnershipCheck:
         """Return whose job a request makes.
 
         Args:
-            caller: The holder of the key.
-            agent: The agent of the request.
             is_named: Whether the client gave the agent its name; else it is that of a session.
 
         Raises:

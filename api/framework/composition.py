@@ -34,8 +34,7 @@ from domain.events.event import Event
 from domain.job.cancel import JobCancellation, JobRetry
 from domain.job.stranded import ABSENT_S, JobExpiry, JobRelease, StrandedJobs
 from domain.job.submit import JobSubmission
-from domain.model.registry import ModelRegistry
-from domain.model.stock import ServingModels
+from domain.model.registry import ModelRegistry, ServingModels
 from domain.model.swaps import ModelSwaps, OnDemandRules, OnDemandSwaps
 from domain.model.wanted_model import DRAIN_S
 from domain.ports import Clock

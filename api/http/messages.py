@@ -162,7 +162,6 @@ class Request:
     Attributes:
         id: The ``request-id`` of the answer, and the correlation id in the log.
         trace: Its span, in the trace of the client's ``traceparent`` or in one of its own.
-        marks: What has happened to it.
         method: Upper case.
         path: Percent-decoded, without the query.
         params: Values of the ``{…}`` parts of the route's pattern, percent-decoded.
@@ -170,7 +169,6 @@ class Request:
         headers: By lower-case name; repeated ones joined by ``, ``.
         body: The whole body, not longer than the limit.
         peer: Address of the client.
-        caller: The holder of its key.
         gone: Set as soon as the client has left.
         ending: Set when the process must end its streams now.
     """
@@ -221,7 +219,6 @@ class Closable(Protocol):
 
     def aclose(self) -> Awaitable[object]:
         """End the iteration; a second call does nothing."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,7 +244,6 @@ class Route:
 
     Attributes:
         method: Upper case.
-        handler: Answers a request.
         takes_upload: Whether the body may be as large as an upload.
     """
 

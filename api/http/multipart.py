@@ -36,7 +36,6 @@ class Upload:
     Attributes:
         fields: Texts by name; of a repeated one the last.
         file: Content of the part named ``file``.
-        filename: What it is called.
     """
 
     fields: dict[str, str] = field(default_factory=dict)
@@ -49,7 +48,6 @@ def parse_upload(content_type: str, body: bytes) -> Upload:
 
     Args:
         content_type: The header, with the boundary.
-        body: As it came.
 
     Raises:
         InvalidRequest: It is no such form, or something in it is larger than its limit.

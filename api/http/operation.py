@@ -45,7 +45,6 @@ class Parameter(Generic[T]):
 
     Attributes:
         name: As clients write it; names of headers in any case.
-        place: Where it is.
         schema: JSON Schema of one value.
         parse: Converts the values in the request, none if it is absent.
         description: One line; empty for a part of the path.
@@ -346,12 +345,10 @@ class Operation:
         summary: By default the first line of the function's docstring, without its full stop.
         parameters: All that ``endpoint`` reads, and those in the path.
         body: Type of the JSON body; ``None`` where there is none.
-        body_media: Media type of the body.
         takes_upload: Whether the body may be as large as an upload; only without ``{…}`` parts.
         body_required: Whether a request without a body is refused.
         example: A body that works.
         reply: Type of the JSON reply; ``None`` where there is none.
-        status: Status of the reply to a request that succeeds.
         may_be_done: Whether 200 with the same reply means that the work has ended already.
         media: Media type of a reply that is not JSON.
         is_streamed: Whether the reply may be a stream of events.

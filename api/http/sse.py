@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+from api.http.messages import Request
+from domain.errors import SemanticError
+
+T = TypeVar("T")
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
 # Made once: with arguments, json.dumps makes one for every call, which is most of its cost here.
@@ -61,6 +67,46 @@ def _encoded(part: Part) -> bytes:
         case Line():
             # ASCII: some clients also split at U+0085, U+2028 and U+2029, which JSON leaves as is.
             return json.dumps(part.data, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+def failure(error: SemanticError) -> Frame:
+    """Return the last event of a stream that cannot go on."""
+    return Frame(event="error", data={"code": error.code, "detail": error.message})
+
+
+async def follow(
+    first: T,
+    read: Callable[[], Awaitable[T]],
+    news: Callable[[T], list[Part]],
+    request: Request,
+    *,
+    look_s: float,
+    ping_s: float,
+) -> AsyncIterator[bytes]:
+    """Yield what is new in a value, until the client leaves or the process ends its streams.
+
+    Args:
+        first: The value as it was read before the reply, so that an error has a status.
+        news: Returns the events of a value, none where it is as before.
+        look_s: Seconds between two reads.
+        ping_s: Most seconds of silence.
+    """
+    loop, value = asyncio.get_running_loop(), first
+    ping_at_s = loop.time() + ping_s
+    while True:
+        parts = news(value)
+        if not parts and loop.time() >= ping_at_s:
+            parts = [Comment("ping")]
+        if parts:
+            yield encode(parts)
+            ping_at_s = loop.time() + ping_s
+        if await request.ends_within(look_s):
+            return
+        try:
+            value = await read()
+        except SemanticError as error:
+            yield encode([failure(error)])
+            return
 
 
 def frame(

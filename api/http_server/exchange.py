@@ -141,17 +141,11 @@ class Exchange:
     Attributes:
         parent: The span of the client, if its request names one.
         head: Its head, once it has come.
-        admitted: Its admission by access control.
-        body: The bytes of its body that have come.
         body_bytes: Their length, which stays when they are passed on.
-        path: The path of the request, percent-decoded.
         name: Under which the handler finds it.
         request: What the handler got, once Robyn has called it.
         job_id: The job that the handler's log lines name, once the handler has ended.
-        gone: Set as soon as the client has left.
-        ending: Set when the process must end its streams now.
         over: Set when the handler, and the source of its stream, have ended.
-        cut: Cuts the connection of the client.
         handling: The task of the handler, once Robyn has called it.
         streaming: The task that iterates the source of the stream.
     """

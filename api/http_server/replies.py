@@ -41,7 +41,6 @@ def reply_headers(
 
     Args:
         reply: Its own fields win over those for browsers.
-        exchange: Its names are sent with the reply.
         more: Fields for the client's browser, which win over those of the reply.
     """
     headers = {

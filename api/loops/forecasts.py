@@ -60,7 +60,6 @@ class LiveRates:
 
         Args:
             pulses: Of all living workers.
-            queue_depth: Waiting jobs.
         """
         at_s = self._clock.now().timestamp()
         with self._lock:

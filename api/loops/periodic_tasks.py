@@ -30,7 +30,6 @@ class PeriodicTasks:
     planned: the task outlives an unreachable log or broker and errors of the operating system.
 
     Attributes:
-        name: For the operator.
         interval_s: From the end of one run to the next.
         action: Awaited in each run; bounds its own time.
     """
@@ -78,7 +77,6 @@ def open_sweeper(settings: Settings, stack: ExitStack, *, places: BlockPlaces) -
 
     Args:
         settings: Where the log and the blocks are, and the rules.
-        stack: Closes the connections.
     """
     keys, client = Keys(settings.redis.prefix), connect(resolve_broker_url(settings))
     stack.callback(client.close)

@@ -46,11 +46,9 @@ class ClosableSender(WebhookSender, Protocol):
 
     def hanging_lookups(self) -> Counter[Owner | None]:
         """Count the lookups that have outlived their tries, by owner; each occupies a thread."""
-        ...
 
     async def close(self) -> None:
         """End them."""
-        ...
 
 
 class WebhookThread:
@@ -58,7 +56,6 @@ class WebhookThread:
 
     Args:
         sender: Makes the sender, in the event loop of the thread.
-        tries: Counts the tries by their outcome.
         at_once: Most tries and hanging lookups at the same time.
     """
 

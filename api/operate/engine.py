@@ -19,12 +19,13 @@ from domain.engine.control import (
     GAP_MS_MAX,
     AdmissionState,
     EngineControl,
-    EngineTuning,
     EngineValues,
+    in_force,
 )
 from domain.engine.presence import model_of
 from domain.engine.workers import WorkerPulse
 from domain.errors import InvalidRequest, QueueUnavailable
+from domain.events.worker import EngineTuned
 from domain.values import Priority
 
 #: Characters of a reason.
@@ -99,20 +100,20 @@ _NO_BODY: Final = b"{}"
 
 
 async def get_engine(app: App, request: Request) -> Reply:
-    """Return the values in force and the admission of jobs."""
+    """Return the values of the engine and the admission of jobs."""
     del request
     return json_reply(await app.call(lambda: _engine(app.controls.current(), app)))
 
 
 async def tune_engine(app: App, request: Request) -> Reply:
-    """Change values of the engine; all workers apply them within a second."""
+    """Change values of the engine while it runs."""
     body = parse_body(TuningBody, request.body)
     given = body.model_dump(include=body.model_fields_set)
     if not given:
         raise InvalidRequest("name at least one value; null returns to the setting")
 
-    def change(tuning: EngineTuning) -> EngineTuning:
-        return replace(tuning, **given)
+    def change(tuned: EngineTuned) -> EngineTuned:
+        return replace(tuned, **given)
 
     def tune() -> EngineObject:
         return _engine(app.controls.tune(change, correlation_id=request.id), app)
@@ -141,8 +142,8 @@ def _engine(control: EngineControl, app: App) -> EngineObject:
         "admission": control.admission.value,
         "reason": control.reason,
         "since": control.since,
-        "values": _figures(control.tuning.over(app.engine_settings)),
-        "tuned": [name for name, value in asdict(control.tuning).items() if value is not None],
+        "values": _figures(in_force(control.tuned, app.engine_settings)),
+        "tuned": [name for name, value in asdict(control.tuned).items() if value is not None],
         "settings": _figures(app.engine_settings),
         "running": sum(worker["running"] for worker in workers),
         "waiting": sum(sum(app.views.waiting(priority).values()) for priority in Priority),
@@ -188,18 +189,10 @@ def _admission_operation(
 
 
 ENGINE_OPERATIONS: Final = (
-    Operation(
-        "GET /admin/engine",
-        get_engine,
-        id="getEngine",
-        summary="Return the values of the engine and the admission of jobs",
-        reply=EngineObject,
-    ),
+    Operation("GET /admin/engine", get_engine, reply=EngineObject),
     Operation(
         "PATCH /admin/engine",
         tune_engine,
-        id="tuneEngine",
-        summary="Change values of the engine while it runs",
         body=TuningBody,
         example={"batch_window_ms": 20, "max_batch_size": None},
         reply=EngineObject,

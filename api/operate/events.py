@@ -17,7 +17,7 @@ from api.dialects.jobs.objects import job_object
 from api.http.bodies import INT64_MAX, KNOWN_NAME_PATTERN
 from api.http.messages import Access, Reply, Request, StreamReply, json_reply
 from api.http.operation import Operation, Place, moment, page_size, text, texts, whole_number
-from api.http.sse import Comment, Frame, encode
+from api.http.sse import Comment, Frame, encode, failure
 from domain.audit.past_state import read_past_state
 from domain.errors import SemanticError
 from domain.log.chain_check import check_stretch
@@ -180,7 +180,7 @@ class _Selection:
 
 
 async def list_events(app: App, request: Request) -> Reply | StreamReply:
-    """List events in order after a position, or newest first before one; or stream them."""
+    """List the events of the log in order, or stream them as they are recorded."""
     selection, limit, before = _selection(request), _LIMIT.read(request), _BEFORE.read(request)
     if before is not None:
         return await _newest_first(selection, before, limit, app)
@@ -261,7 +261,7 @@ async def _tail(
             page = await _read(selection, after, PAGE_MAX, app)
         except SemanticError as error:
             # The client reconnects after the last id that it has; nothing is lost.
-            yield encode([Frame(event="error", data={"code": error.code, "detail": error.message})])
+            yield encode([failure(error)])
             return
 
 
@@ -285,8 +285,6 @@ EVENT_OPERATIONS: Final = (
     Operation(
         "GET /v1/events",
         list_events,
-        id="listEvents",
-        summary="List the events of the log in order, or stream them as they are recorded",
         parameters=(
             _LAST_EVENT_ID,
             _AFTER,
@@ -320,8 +318,8 @@ _AT: Final = whole_number(
 _JOBS: Final = page_size(default=20, most=100, description="largest number of jobs")
 
 
-async def check_chain(app: App, request: Request) -> Reply:
-    """Check the hash chain of the events after a position."""
+async def check_events(app: App, request: Request) -> Reply:
+    """Check the hash chain of a stretch of the log."""
     found = await app.call(
         check_stretch, app.log, after=_CHECKED_AFTER.read(request), limit=_EVENTS.read(request)
     )
@@ -343,8 +341,8 @@ async def check_chain(app: App, request: Request) -> Reply:
     return json_reply(body)
 
 
-async def get_state(app: App, request: Request) -> Reply:
-    """Return the state after the event at a position."""
+async def get_past_state(app: App, request: Request) -> Reply:
+    """Return the state of the service after an event of the log."""
     found = await app.call(
         read_past_state, app.log, at=_AT.read(request), jobs_max=_JOBS.read(request)
     )
@@ -380,18 +378,14 @@ def _mark(head: LogHead) -> EventMark:
 CHECK_OPERATIONS: Final = (
     Operation(
         "GET /v1/events/check",
-        check_chain,
-        id="checkEvents",
-        summary="Check the hash chain of a stretch of the log",
+        check_events,
         parameters=(_CHECKED_AFTER, _EVENTS),
         reply=ChainCheck,
         access=Access.READ_ALL,
     ),
     Operation(
         "GET /v1/events/state",
-        get_state,
-        id="getPastState",
-        summary="Return the state of the service after an event of the log",
+        get_past_state,
         parameters=(_AT, _JOBS),
         reply=PastStateObject,
         access=Access.READ_ALL,

@@ -172,21 +172,21 @@ class Root(TypedDict):
 CHECK_TIMEOUT_S: Final = 3.0
 
 
-async def live(app: App, request: Request) -> Reply:
-    """Return that the process answers."""
+async def health_live(app: App, request: Request) -> Reply:
+    """Check that the process answers."""
     del app, request
     health: Health = {"status": "ok", "checks": {}, "reasons": []}
     return json_reply(health)
 
 
-async def startup(app: App, request: Request) -> Reply:
-    """Return whether the log and the broker answer; a model may still be loading."""
+async def health_startup(app: App, request: Request) -> Reply:
+    """Check that the log and the broker answer."""
     del request
     return await _health(app, {"log": check_log, "broker": check_broker})
 
 
-async def ready(app: App, request: Request) -> Reply:
-    """Return whether a generation would be answered, and what would delay it."""
+async def health_ready(app: App, request: Request) -> Reply:
+    """Check that a generation would be answered; 503 where it would not."""
     del request
     return await _health(
         app,
@@ -202,7 +202,7 @@ async def ready(app: App, request: Request) -> Reply:
 
 
 async def root(app: App, request: Request) -> Reply:
-    """Return the name of the service and links; some clients send ``HEAD /`` first."""
+    """Return the name and the links."""
     del request
     body: Root = {
         "name": "semantic",
@@ -248,26 +248,8 @@ async def _run(check: Callable[[App], Finding], app: App) -> Finding:
 
 
 HEALTH_OPERATIONS: Final = (
-    Operation(
-        "GET /health/live",
-        live,
-        id="healthLive",
-        summary="Check that the process answers",
-        reply=Health,
-    ),
-    Operation(
-        "GET /health/ready",
-        ready,
-        id="healthReady",
-        summary="Check that a generation would be answered; 503 where it would not",
-        reply=Health,
-    ),
-    Operation(
-        "GET /health/startup",
-        startup,
-        id="healthStartup",
-        summary="Check that the log and the broker answer",
-        reply=Health,
-    ),
-    Operation("GET /", root, id="root", summary="Return the name and the links", reply=Root),
+    Operation("GET /health/live", health_live, reply=Health),
+    Operation("GET /health/ready", health_ready, reply=Health),
+    Operation("GET /health/startup", health_startup, reply=Health),
+    Operation("GET /", root, reply=Root),
 )

@@ -443,19 +443,12 @@ def metrics_of(app: App) -> MetricsService:
     )
 
 
-async def get_metrics(app: App, request: Request) -> Reply:
-    """Return all metrics, in the format that the scraper prefers."""
+async def metrics(app: App, request: Request) -> Reply:
+    """Return the metrics as Prometheus or OpenMetrics text."""
     body, content_type = await app.call(app.once(metrics_of).scrape, request.headers.get("accept"))
     return Reply(body=body, content_type=content_type)
 
 
 METRIC_OPERATIONS: Final = (
-    Operation(
-        "GET /metrics",
-        get_metrics,
-        id="metrics",
-        summary="Return the metrics as Prometheus or OpenMetrics text",
-        media="text/plain",
-        access=Access.READ_ALL,
-    ),
+    Operation("GET /metrics", metrics, media="text/plain", access=Access.READ_ALL),
 )

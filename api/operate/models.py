@@ -64,7 +64,7 @@ LOAD_FAILED: Final = "its last load failed"
 
 
 async def list_models(app: App, request: Request) -> Reply:
-    """List the registered models, each under all its names, the loaded one first.
+    """List the names of the registered models, the loaded one first.
 
     Clients of Anthropic also get the names that Claude Code's picker shows.
     """
@@ -84,7 +84,7 @@ async def list_models(app: App, request: Request) -> Reply:
 
 
 async def get_model(app: App, request: Request) -> Reply:
-    """Return one model by its name or an alias."""
+    """Return one model."""
     name = _MODEL_ID.read(request)
     models = await app.call(app.model_stock.all)
     for model in models:
@@ -94,7 +94,7 @@ async def get_model(app: App, request: Request) -> Reply:
 
 
 async def list_registered_models(app: App, request: Request) -> Reply:
-    """List the registered models with their states, and the patterns that follow the loaded one.
+    """List the registered models with their states.
 
     Sources, directories and errors of loads have paths of this machine; a key that sees only what
     is its own gets the name of the model instead.
@@ -181,28 +181,9 @@ def _model(name: str, model: ModelStatus) -> ModelObject:
 
 
 MODEL_OPERATIONS: Final = (
-    Operation(
-        "GET /v1/models",
-        list_models,
-        id="listModels",
-        summary="List the names of the registered models, the loaded one first",
-        reply=ModelList,
-    ),
-    Operation(
-        "GET /v1/models/{model_id}",
-        get_model,
-        id="getModel",
-        summary="Return one model",
-        parameters=(_MODEL_ID,),
-        reply=ModelObject,
-    ),
-    Operation(
-        "GET /admin/models",
-        list_registered_models,
-        id="listRegisteredModels",
-        summary="List the registered models with their states",
-        reply=ModelSummaries,
-    ),
+    Operation("GET /v1/models", list_models, reply=ModelList),
+    Operation("GET /v1/models/{model_id}", get_model, parameters=(_MODEL_ID,), reply=ModelObject),
+    Operation("GET /admin/models", list_registered_models, reply=ModelSummaries),
 )
 
 
@@ -247,7 +228,7 @@ class ClientList(TypedDict):
 
 
 async def list_clients(app: App, request: Request) -> Reply:
-    """Return lines to paste for every client, with the address that this request used."""
+    """Return lines to paste that connect clients to this service."""
     models = await app.call(app.model_stock.all)
     model = _served(models)
     base_url = _BASE_URL.read(request) or f"http://{_host(request)}"
@@ -287,12 +268,5 @@ def _served(models: tuple[ModelStatus, ...]) -> ServedModel:
 
 
 CLIENT_OPERATIONS: Final = (
-    Operation(
-        "GET /admin/clients",
-        list_clients,
-        id="listClients",
-        summary="Return lines to paste that connect clients to this service",
-        parameters=(_BASE_URL,),
-        reply=ClientList,
-    ),
+    Operation("GET /admin/clients", list_clients, parameters=(_BASE_URL,), reply=ClientList),
 )

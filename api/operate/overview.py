@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 from api.app import App
 from api.http.messages import Reply, Request, StreamReply, json_reply
 from api.http.operation import Operation, choice
-from api.http.sse import Comment, Frame, encode
+from api.http.sse import Frame, Part, follow
 from api.loops.forecasts import waiting_jobs
 from api.operate.overview_rows import (
     HistoryObject,
@@ -40,7 +40,7 @@ from domain.audit.recent_ends import RecentEnds
 from domain.engine.control import AdmissionState, EngineControl
 from domain.engine.rates import KEPT_S, RatePoint, Rates
 from domain.engine.workers import WorkerPulse, WorkerState
-from domain.errors import QueueUnavailable, SemanticError
+from domain.errors import QueueUnavailable
 from domain.job.eta import Forecast, awaiting_model
 from domain.job.listing import JobFilter
 from domain.job.state import Job
@@ -119,9 +119,6 @@ def _recent_ends(app: App) -> RecentEnds:
 
 def current_overview(app: App, owner: Owner | None = None) -> OverviewObject:
     """Return the overview, and let the workers report their rows.
-
-    Args:
-        owner: Only jobs of this API key are listed.
 
     Raises:
         LogUnavailable: The log cannot be read.
@@ -296,19 +293,30 @@ _RANGE: Final = choice(
 
 
 async def get_overview(app: App, request: Request) -> Reply:
-    """Return what the service does now."""
+    """Return what the service does now: workers, memory, rates and jobs."""
     return json_reply(await app.call(current_overview, app, request.caller.sees))
 
 
 async def follow_overview(app: App, request: Request) -> StreamReply:
-    """Stream what the service does, each second while it changes."""
+    """Stream what the service does, at most one object a second."""
     # The first read precedes the reply, so that an unavailable log is an error with a status.
-    first = await app.call(current_overview, app, request.caller.sees)
-    return StreamReply(pieces=_follow(first, request, app))
+    read = partial(app.call, current_overview, app, request.caller.sees)
+    shown: dict[str, Any] = {}
+
+    def news(overview: OverviewObject) -> list[Part]:
+        content = {name: value for name, value in overview.items() if name != "at"}
+        if content == shown:
+            return []
+        shown.update(content)
+        return [Frame(event="overview", data=dict(overview))]
+
+    first = await read()
+    pieces = follow(first, read, news, request, look_s=LOOK_S, ping_s=app.ping_s)
+    return StreamReply(pieces=pieces)
 
 
 async def get_history(app: App, request: Request) -> Reply:
-    """Return the rates of the last time, in steps."""
+    """Return the rates of the last minutes, hour or day."""
     wanted = _RANGE.read(request)
     length_s, step_s = _SIZES[wanted]
     points = await app.call(rate_points, app, length_s, step_s)
@@ -321,49 +329,8 @@ async def get_history(app: App, request: Request) -> Reply:
     return json_reply(body)
 
 
-async def _follow(overview: OverviewObject, request: Request, app: App) -> AsyncIterator[bytes]:
-    loop = asyncio.get_running_loop()
-    shown: dict[str, Any] = {}
-    ping_at_s = loop.time() + app.ping_s
-    while True:
-        content = {name: value for name, value in overview.items() if name != "at"}
-        if content != shown:
-            shown = content
-            yield encode([Frame(event="overview", data=dict(overview))])
-            ping_at_s = loop.time() + app.ping_s
-        elif loop.time() >= ping_at_s:
-            yield encode([Comment("ping")])
-            ping_at_s = loop.time() + app.ping_s
-        if await request.ends_within(LOOK_S):
-            return
-        try:
-            overview = await app.call(current_overview, app, request.caller.sees)
-        except SemanticError as error:
-            yield encode([Frame(event="error", data={"code": error.code, "detail": error.message})])
-            return
-
-
 OVERVIEW_OPERATIONS: Final = (
-    Operation(
-        "GET /admin/overview",
-        get_overview,
-        id="getOverview",
-        summary="Return what the service does now: workers, memory, rates and jobs",
-        reply=OverviewObject,
-    ),
-    Operation(
-        "GET /admin/overview/stream",
-        follow_overview,
-        id="followOverview",
-        summary="Stream what the service does, at most one object a second",
-        is_streamed=True,
-    ),
-    Operation(
-        "GET /admin/history",
-        get_history,
-        id="getHistory",
-        summary="Return the rates of the last minutes, hour or day",
-        parameters=(_RANGE,),
-        reply=HistoryObject,
-    ),
+    Operation("GET /admin/overview", get_overview, reply=OverviewObject),
+    Operation("GET /admin/overview/stream", follow_overview, is_streamed=True),
+    Operation("GET /admin/history", get_history, parameters=(_RANGE,), reply=HistoryObject),
 )

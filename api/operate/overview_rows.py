@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Literal, cast
@@ -236,6 +237,9 @@ class HistoryObject(TypedDict):
 #: Share of the memory for contexts from which on less is started and more is saved.
 SOFT_SHARE = 0.9
 _STATES = frozenset(WorkerState)
+_DiskState = Literal["on", "paused", "scanning", "off"]
+#: The worst one first.
+_DISK_STATES: tuple[_DiskState, ...] = ("paused", "scanning", "on", "off")
 _Priority = Literal["interactive", "batch"]
 
 
@@ -288,7 +292,7 @@ def _memory(cache: CacheFigures) -> OverviewMemory:
 
 def _disk(cache: CacheFigures) -> OverviewDisk:
     return {
-        "state": cast("Literal['on', 'paused', 'scanning', 'off']", cache.disk),
+        "state": cast("_DiskState", cache.disk),
         "used": cache.disk_used_bytes,
         "budget": cache.disk_budget_bytes,
         "blocks": cache.disk_blocks,
@@ -300,16 +304,10 @@ def total_memory(workers: Iterable[OverviewWorker]) -> OverviewMemory | None:
     found = [worker["memory"] for worker in workers if worker["memory"] is not None]
     if not found:
         return None
-    return {
-        "weights": sum(one["weights"] for one in found),
-        "live": sum(one["live"] for one in found),
-        "kept": sum(one["kept"] for one in found),
-        "pinned": sum(one["pinned"] for one in found),
-        "budget": sum(one["budget"] for one in found),
-        "soft": sum(one["soft"] for one in found),
-        "hard": sum(one["hard"] for one in found),
-        "ceiling": sum(one["ceiling"] for one in found),
-    }
+    totals = Counter[str]()
+    for one in found:
+        totals.update(cast("dict[str, int]", one))
+    return cast("OverviewMemory", dict(totals))
 
 
 def total_disk(workers: Iterable[OverviewWorker]) -> OverviewDisk | None:
@@ -318,14 +316,8 @@ def total_disk(workers: Iterable[OverviewWorker]) -> OverviewDisk | None:
     if not found:
         return None
     states = {one["state"] for one in found}
-    order: tuple[Literal["paused", "scanning", "on", "off"], ...] = (
-        "paused",
-        "scanning",
-        "on",
-        "off",
-    )
     return {
-        "state": next(state for state in order if state in states),
+        "state": next(state for state in _DISK_STATES if state in states),
         "used": sum(one["used"] for one in found),
         "budget": sum(one["budget"] for one in found),
         "blocks": sum(one["blocks"] for one in found),

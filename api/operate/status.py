@@ -113,7 +113,7 @@ async def get_status(app: App, request: Request) -> Reply:
 
 
 async def get_key(app: App, request: Request) -> Reply:
-    """Return the name and the scope of the key of this request."""
+    """Return the name of the key of this request, and what it may do."""
     del app
     caller = request.caller
     body: KeyObject = {
@@ -147,20 +147,8 @@ def _status(app: App) -> StatusObject:
 
 
 STATUS_OPERATIONS: Final = (
-    Operation(
-        "GET /admin/status",
-        get_status,
-        id="getStatus",
-        summary="Return the jobs by status, the head of the log, and figures of the engine",
-        reply=StatusObject,
-    ),
-    Operation(
-        "GET /admin/key",
-        get_key,
-        id="getKey",
-        summary="Return the name of the key of this request, and what it may do",
-        reply=KeyObject,
-    ),
+    Operation("GET /admin/status", get_status, reply=StatusObject),
+    Operation("GET /admin/key", get_key, reply=KeyObject),
 )
 
 
@@ -173,7 +161,7 @@ _LIMIT: Final = page_size(default=1000, most=_ROWS_MAX)
 
 
 async def get_usage(app: App, request: Request) -> Reply:
-    """Return the sums of ended jobs."""
+    """Return jobs, tokens and times by hour, day, agent or model."""
     report = await app.call(
         report_usage,
         app.metrics.usage,
@@ -186,12 +174,5 @@ async def get_usage(app: App, request: Request) -> Reply:
 
 
 USAGE_OPERATIONS: Final = (
-    Operation(
-        "GET /admin/usage",
-        get_usage,
-        id="getUsage",
-        summary="Return jobs, tokens and times by hour, day, agent or model",
-        parameters=(_BY, _SINCE, _LIMIT),
-        reply=UsageObject,
-    ),
+    Operation("GET /admin/usage", get_usage, parameters=(_BY, _SINCE, _LIMIT), reply=UsageObject),
 )

@@ -85,7 +85,7 @@ class DeliveredEvents(TypedDict):
 
 
 async def create_subscription(app: App, request: Request) -> Reply:
-    """Create a subscription; a repeat of the same one changes nothing."""
+    """Create a named reader of events, whose position the service keeps."""
     body = parse_body(SubscriptionBody, request.body)
     url = None if body.webhook is None else app.webhook_policy.url_of(body.webhook)
     owner = request.caller.sees
@@ -108,7 +108,7 @@ async def create_subscription(app: App, request: Request) -> Reply:
 
 
 async def list_subscriptions(app: App, request: Request) -> Reply:
-    """List the subscriptions of the caller."""
+    """List the subscriptions."""
     readers = await app.call(app.subscriptions.read_all)
     own = [one for one in readers if one.created.owner == request.caller.sees]
     data = [await app.call(_shown, app, one) for one in own]
@@ -117,7 +117,7 @@ async def list_subscriptions(app: App, request: Request) -> Reply:
 
 
 async def get_subscription(app: App, request: Request) -> Reply:
-    """Return a subscription."""
+    """Return a subscription, with its lag and its parked events."""
     found = await app.call(app.subscriptions.get, request.caller.sees, _NAME.read(request))
     return json_reply(await app.call(_shown, app, found))
 
@@ -129,8 +129,8 @@ async def delete_subscription(app: App, request: Request) -> Reply:
     return Reply(status=204)
 
 
-async def fetch_events(app: App, request: Request) -> Reply:
-    """Return the events that follow the acknowledged ones, the same until these are."""
+async def fetch_subscription_events(app: App, request: Request) -> Reply:
+    """Return the events behind the acknowledged ones, and count the delivery."""
     owner, name = request.caller.sees, _NAME.read(request)
     events = await app.call(
         app.subscriptions.deliver,
@@ -148,8 +148,8 @@ async def fetch_events(app: App, request: Request) -> Reply:
     return json_reply(body)
 
 
-async def acknowledge(app: App, request: Request) -> Reply:
-    """Acknowledge all events up to a position."""
+async def acknowledge_events(app: App, request: Request) -> Reply:
+    """Acknowledge all delivered events up to a position."""
     position = parse_body(PositionBody, request.body).position
     found = await app.call(
         app.subscriptions.acknowledge,
@@ -161,8 +161,8 @@ async def acknowledge(app: App, request: Request) -> Reply:
     return json_reply(await app.call(_shown, app, found))
 
 
-async def park(app: App, request: Request) -> Reply:
-    """Park an event, which the reader does not get any more."""
+async def park_event(app: App, request: Request) -> Reply:
+    """Park a delivered event; the others are delivered again."""
     position = parse_body(PositionBody, request.body).position
     found = await app.call(
         app.subscriptions.park,
@@ -197,8 +197,6 @@ SUBSCRIPTION_OPERATIONS: Final = (
     Operation(
         "POST /v1/subscriptions",
         create_subscription,
-        id="createSubscription",
-        summary="Create a named reader of events, whose position the service keeps",
         body=SubscriptionBody,
         example={"name": "reader", "types": ["JobCompleted"]},
         reply=SubscriptionObject,
@@ -206,43 +204,29 @@ SUBSCRIPTION_OPERATIONS: Final = (
         may_be_done=True,
         responses={400: "An unknown type, or a webhook that may not be called", 409: _TAKEN},
     ),
-    Operation(
-        "GET /v1/subscriptions",
-        list_subscriptions,
-        id="listSubscriptions",
-        summary="List the subscriptions",
-        reply=SubscriptionList,
-    ),
+    Operation("GET /v1/subscriptions", list_subscriptions, reply=SubscriptionList),
     Operation(
         "GET /v1/subscriptions/{subscription}",
         get_subscription,
-        id="getSubscription",
-        summary="Return a subscription, with its lag and its parked events",
         parameters=(_NAME,),
         reply=SubscriptionObject,
     ),
     Operation(
         "DELETE /v1/subscriptions/{subscription}",
         delete_subscription,
-        id="deleteSubscription",
-        summary="Delete a subscription",
         parameters=(_NAME,),
         status=204,
     ),
     Operation(
         "GET /v1/subscriptions/{subscription}/events",
-        fetch_events,
-        id="fetchSubscriptionEvents",
-        summary="Return the events behind the acknowledged ones, and count the delivery",
+        fetch_subscription_events,
         parameters=(_NAME, _LIMIT),
         reply=DeliveredEvents,
         access=Access.CHANGE,
     ),
     Operation(
         "POST /v1/subscriptions/{subscription}/ack",
-        acknowledge,
-        id="acknowledgeEvents",
-        summary="Acknowledge all delivered events up to a position",
+        acknowledge_events,
         parameters=(_NAME,),
         body=PositionBody,
         example={"position": 0},
@@ -251,9 +235,7 @@ SUBSCRIPTION_OPERATIONS: Final = (
     ),
     Operation(
         "POST /v1/subscriptions/{subscription}/nack",
-        park,
-        id="parkEvent",
-        summary="Park a delivered event; the others are delivered again",
+        park_event,
         parameters=(_NAME,),
         body=PositionBody,
         example={"position": 0},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from datetime import datetime
@@ -15,12 +14,11 @@ from typing_extensions import TypedDict  # pydantic reads only this one below Py
 from api.app import App
 from api.http.messages import Access, Reply, Request, StreamReply, json_reply
 from api.http.operation import Operation, path, text, whole_number
-from api.http.sse import Comment, Frame, encode
+from api.http.sse import Frame, Part, follow
 from domain.engine.workers import ControlTopic
 from domain.errors import (
     ModelNotFound,
     QueueUnavailable,
-    SemanticError,
     SwapNotFound,
     WorkerNotFound,
 )
@@ -96,7 +94,7 @@ _WORKER: Final = text(
 
 
 async def load_model(app: App, request: Request) -> Reply:
-    """Let the workers serve a registered model; one that is loaded is loaded anew."""
+    """Let the workers serve a registered model, or load the same one anew."""
     name, drain_s, worker = _NAME.read(request), _DRAIN_S.read(request), _WORKER.read(request)
     swap = await app.call(
         partial(
@@ -117,7 +115,6 @@ def _request_swap(app: App, name: str, *, drain_s: float, worker: str, correlati
 
     Args:
         name: A registered name or an alias.
-        drain_s: Seconds that running jobs have to finish.
         worker: Id or place of the only worker that is meant; empty for all workers.
 
     Raises:
@@ -151,7 +148,7 @@ def _place_of(app: App, worker: str) -> str:
 
 
 async def get_swap(app: App, request: Request) -> Reply | StreamReply:
-    """Return a swap; stream its states where the client accepts a stream."""
+    """Return a swap with its phases, or stream them as they are entered."""
     swap_id = _SWAP_ID.read(request)
     swap = await app.call(_read, swap_id, app)
     if _EVENT_STREAM in request.headers.get("accept", ""):
@@ -168,25 +165,19 @@ def _read(swap_id: str, app: App) -> Swap:
 
 async def _follow(swap: Swap, request: Request, app: App) -> AsyncIterator[bytes]:
     """Yield the swap now and after each change, up to its end."""
-    loop = asyncio.get_running_loop()
-    shown: Swap | None = None
-    ping_at_s = loop.time() + app.ping_s
-    while not (request.gone.is_set() or request.ending.is_set()):
-        if swap != shown:
-            shown = swap
-            shown_as = swap_object(swap, names_files=request.caller.sees is None)
-            yield encode([Frame(event="swap", data=dict(shown_as))])
-            ping_at_s = loop.time() + app.ping_s
-        elif loop.time() >= ping_at_s:
-            yield encode([Comment("ping")])
-            ping_at_s = loop.time() + app.ping_s
-        if not swap.state.is_open:
-            return
-        await asyncio.sleep(LOOK_S)
-        try:
-            swap = await app.call(_read, swap.id, app)
-        except SemanticError as error:
-            yield encode([Frame(event="error", data={"code": error.code, "detail": error.message})])
+    shown: list[Swap] = []
+
+    def news(now: Swap) -> list[Part]:
+        if shown == [now]:
+            return []
+        shown[:] = [now]
+        shown_as = swap_object(now, names_files=request.caller.sees is None)
+        return [Frame(event="swap", data=dict(shown_as))]
+
+    read = partial(app.call, _read, swap.id, app)
+    async for piece in follow(swap, read, news, request, look_s=LOOK_S, ping_s=app.ping_s):
+        yield piece
+        if not shown[0].state.is_open:
             return
 
 
@@ -194,8 +185,6 @@ SWAP_OPERATIONS: Final = (
     Operation(
         "POST /admin/models/{name}/load",
         load_model,
-        id="loadModel",
-        summary="Let the workers serve a registered model, or load the same one anew",
         parameters=(_NAME, _DRAIN_S, _WORKER),
         reply=SwapObject,
         status=202,
@@ -204,8 +193,6 @@ SWAP_OPERATIONS: Final = (
     Operation(
         "GET /admin/swaps/{swap_id}",
         get_swap,
-        id="getSwap",
-        summary="Return a swap with its phases, or stream them as they are entered",
         parameters=(_SWAP_ID,),
         reply=SwapObject,
         is_streamed=True,

@@ -67,9 +67,6 @@ class MergedItems:
     async def batch(self, timeout_s: float | None) -> list[ChoiceItem]:
         """Return the items since the last call; none if none came in time.
 
-        Args:
-            timeout_s: How long to wait for the first item; ``None``: for ever.
-
         Raises:
             SemanticError: One of the jobs failed, or as ``OpenJob.batch`` raises.
             ClientGone: The client has left.
@@ -214,19 +211,15 @@ class Encoder(Protocol[ItemT_contra]):
 
     def open(self) -> list[Part]:
         """Return the events that precede the first item."""
-        ...
 
     def item(self, item: ItemT_contra) -> list[Part]:
         """Return the events of an item, if it has any."""
-        ...
 
     def ping(self) -> list[Part]:
         """Return an event that keeps a silent connection open."""
-        ...
 
     def fail(self, error: SemanticError) -> list[Part]:
         """Return the terminal event of a stream that failed."""
-        ...
 
 
 class JobStream(Generic[ItemT]):

@@ -36,9 +36,6 @@ class ConnectionRegistry:
 
     It belongs to one event loop and is lost with the process: the readership of every job is
     unknown afterwards.
-
-    Args:
-        left_max: Jobs without a reader that are remembered.
     """
 
     def __init__(self, *, left_max: int = LEFT_MAX) -> None:
@@ -119,9 +116,7 @@ class JobReaders:
     """Cancels a job when its last reader has left without the answer.
 
     Attributes:
-        background: Runs cancellations whose request has ended.
         grace_s: How long a job waits for a new reader before it is cancelled, in seconds.
-        pause: Waits that long.
     """
 
     connections: ConnectionRegistry = field(default_factory=ConnectionRegistry)

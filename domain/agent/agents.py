@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,9 +25,9 @@ from domain.events.agent import (
 )
 from domain.job.listing import JobViews
 from domain.job.state import Job
-from domain.log.folded_stream import again_after_conflicts
+from domain.log.folded_stream import FoldedStream
 from domain.log.ports import EventLog, PayloadStore
-from domain.log.record import AGENT_STREAM, Draft, RecordedEvent
+from domain.log.record import AGENT_STREAM, RecordedEvent
 from domain.ports import IdSource
 from domain.values import AgentId, Digest, JobId, JobStatus, Owner, StreamName, digest_of
 
@@ -37,9 +37,6 @@ class PlannedTurn:
     """A turn that can be added to the loaded state.
 
     Attributes:
-        agent: The agent, as it was loaded.
-        turn: The number of the turn.
-        profile: The profile of the agent.
         before: The conversation up to this turn, the system prompt included.
     """
 
@@ -54,10 +51,7 @@ class AgentRecords:
     """Registers, loads, forks and deletes agents, and adds turns; one per process.
 
     Attributes:
-        log: The events of the agents.
-        views: The jobs of their turns.
         payloads: Profiles, and the requests and answers of the jobs.
-        ids: Ids of the new events.
     """
 
     log: EventLog
@@ -72,10 +66,7 @@ class AgentRecords:
         Raises:
             AgentNotFound: It was never created, or was deleted.
         """
-        agent = self._load(agent_id)
-        if not agent.exists:
-            raise AgentNotFound(agent_id)
-        return agent
+        return _existing(self._stream(agent_id).read())
 
     def register(
         self,
@@ -97,15 +88,17 @@ class AgentRecords:
         payload = profile.to_bytes()
         event = AgentRegistered(agent=agent_id, profile=digest_of(payload), owner=owner)
 
-        def create() -> tuple[Agent, bool]:
-            agent = self._load(agent_id)
-            if agent.exists:
-                if agent.profile != event.profile or agent.parent is not None:
-                    raise AgentExists(agent_id)
-                return agent, False
-            return self._append(agent, event, {event.profile: payload}, correlation_id), True
+        def events_on(agent: Agent) -> Sequence[AgentEvent]:
+            if not agent.exists:
+                return (event,)
+            if agent.profile != event.profile or agent.parent is not None:
+                raise AgentExists(agent_id)
+            return ()
 
-        return again_after_conflicts(create)
+        stream = self._stream(agent_id)
+        payloads = {event.profile: payload}
+        is_new = stream.commit(events_on, correlation_id=correlation_id, payloads=payloads)
+        return stream.read(), is_new
 
     def change(
         self, agent_id: AgentId, change: Callable[[Agent, Profile], Profile], *, correlation_id: str
@@ -117,17 +110,19 @@ class AgentRecords:
             LogUnavailable: Nothing was recorded.
             PayloadMissing: The profile was erased.
         """
+        payloads: dict[Digest, bytes] = {}
 
-        def replace_profile() -> Agent:
-            agent = self.load(agent_id)
-            payload = change(agent, self.profile_of(agent)).to_bytes()
+        def events_on(agent: Agent) -> Sequence[AgentEvent]:
+            payload = change(_existing(agent), self.profile_of(agent)).to_bytes()
             digest = digest_of(payload)
-            if digest == agent.profile:
-                return agent
-            event = AgentChanged(agent=agent_id, profile=digest)
-            return self._append(agent, event, {digest: payload}, correlation_id)
+            payloads[digest] = payload
+            return (
+                () if digest == agent.profile else (AgentChanged(agent=agent_id, profile=digest),)
+            )
 
-        return again_after_conflicts(replace_profile)
+        stream = self._stream(agent_id)
+        stream.commit(events_on, correlation_id=correlation_id, payloads=payloads)
+        return stream.read()
 
     def profile_of(self, agent: Agent) -> Profile:
         """Return the profile of an agent.
@@ -179,18 +174,16 @@ class AgentRecords:
         """
         agent_id = planned.agent.id
 
-        def add() -> None:
-            agent = self._load(agent_id)
+        def events_on(agent: Agent) -> Sequence[AgentEvent]:
             if agent.number_of(job_id) is not None:
-                return
+                return ()
             if agent.life != planned.agent.life:
                 raise AgentNotFound(agent_id)
             turn = next_turn(agent, self.last_status(agent), planned.turn - 1)
-            event = AgentTurnAdded(agent=agent_id, turn=turn, job=job_id)
-            self._append(agent, event, {}, correlation_id)
+            return (AgentTurnAdded(agent=agent_id, turn=turn, job=job_id),)
 
         # Events of saved contexts share the stream; only turns are a conflict.
-        again_after_conflicts(add)
+        self._stream(agent_id).commit(events_on, correlation_id=correlation_id)
 
     def fork(
         self,
@@ -204,11 +197,7 @@ class AgentRecords:
         """Create an agent that continues another one after one of its turns.
 
         Args:
-            parent_id: The agent to fork.
-            child_id: Name of the new agent.
             from_turn: Last turn to take over, 0 for none; ``None`` for the latest with an answer.
-            correlation_id: The request.
-            owner: Name of the API key that the new agent belongs to.
 
         Raises:
             AgentNotFound: There is no such parent.
@@ -234,13 +223,14 @@ class AgentRecords:
             owner=owner,
         )
 
-        def create() -> Agent:
-            child = self._load(child_id)
+        def events_on(child: Agent) -> Sequence[AgentEvent]:
             if child.exists:
                 raise AgentExists(child_id)
-            return self._append(child, event, {}, correlation_id)
+            return (event,)
 
-        return again_after_conflicts(create)
+        stream = self._stream(child_id)
+        stream.commit(events_on, correlation_id=correlation_id)
+        return stream.read()
 
     def delete(self, agent_id: AgentId, *, correlation_id: str) -> Agent:
         """Delete an agent; its jobs stay in the log.
@@ -252,13 +242,14 @@ class AgentRecords:
             AgentNotFound: There is no such agent.
             LogUnavailable: Nothing was recorded.
         """
+        ended: list[Agent] = []
 
-        def end() -> Agent:
-            agent = self.load(agent_id)
-            self._append(agent, AgentDeleted(agent=agent_id), {}, correlation_id)
-            return agent
+        def events_on(agent: Agent) -> Sequence[AgentEvent]:
+            ended[:] = [_existing(agent)]
+            return (AgentDeleted(agent=agent_id),)
 
-        return again_after_conflicts(end)
+        self._stream(agent_id).commit(events_on, correlation_id=correlation_id)
+        return ended[0]
 
     def page(
         self,
@@ -326,25 +317,20 @@ class AgentRecords:
             agent = after
         return agent
 
-    def _load(self, agent_id: AgentId) -> Agent:
-        agent = Agent(id=agent_id)
-        for recorded in self.log.load(StreamName(AGENT_STREAM + agent_id)):
-            agent = _evolved(agent, recorded)
-        return agent
-
-    def _append(
-        self,
-        agent: Agent,
-        event: AgentEvent,
-        payloads: Mapping[Digest, bytes],
-        correlation_id: str,
-    ) -> Agent:
-        draft = Draft(event_id=self.ids.event_id(), event=event, correlation_id=correlation_id)
-        stream = StreamName(AGENT_STREAM + agent.id)
-        (recorded,) = self.log.append(
-            stream, [draft], expected_version=agent.version, payloads=payloads
+    def _stream(self, agent_id: AgentId) -> FoldedStream[Agent]:
+        return FoldedStream(
+            StreamName(AGENT_STREAM + agent_id),
+            log=self.log,
+            ids=self.ids,
+            initial=Agent(id=agent_id),
+            evolve=_evolved,
         )
-        return _evolved(agent, recorded)
+
+
+def _existing(agent: Agent) -> Agent:
+    if not agent.exists:
+        raise AgentNotFound(agent.id)
+    return agent
 
 
 def _call(emitted: EmittedCall) -> ToolCall:

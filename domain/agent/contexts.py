@@ -23,7 +23,6 @@ CONTEXTS_MAX = 8
 OWN_EVENTS_MAX = 64
 #: Saved contexts of the service that are searched for shared blocks.
 ALL_EVENTS_MAX = 100
-_LAST = 2**63 - 1
 _SAVED = AgentCacheSaved.__name__
 _ENDS = {cls.__name__ for cls in (AgentCacheEvicted, AgentForgotten, AgentDeleted)}
 
@@ -34,7 +33,6 @@ class MappedBlock:
 
     Attributes:
         name: Its name, 64 hex digits.
-        tokens: How many tokens it has.
         agents: Other agents whose saved contexts have it.
         in_memory: Whether a worker has it in memory; ``None`` if no worker answered.
         on_disk: Whether a worker has it on disk; ``None`` if no worker answered.
@@ -52,7 +50,6 @@ class MappedContext:
     """A context that was saved, and is no beginning of a later one.
 
     Attributes:
-        saved: The event.
         at: RFC 3339 instant of its record.
         blocks: Its blocks in order, the partly filled one last.
     """
@@ -64,13 +61,7 @@ class MappedContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentContexts:
-    """Reads and deletes the cached contexts of agents; every method blocks.
-
-    Attributes:
-        log: Holds the events of saved contexts.
-        places: Finds blocks in memory and on disk.
-        ids: Ids of new events.
-    """
+    """Reads and deletes the cached contexts of agents; every method blocks."""
 
     log: EventLog
     places: BlockPlaces
@@ -138,7 +129,6 @@ class AgentContexts:
         """Return the saved contexts that still count, newest first."""
         events = self.log.select_before(
             EventFilter(stream=AGENT_STREAM + agent, types=(_SAVED, *_ENDS)),
-            before=_LAST,
             limit=OWN_EVENTS_MAX,
         )
         own: list[tuple[AgentCacheSaved, str]] = []
@@ -156,7 +146,7 @@ class AgentContexts:
     def _others(self, agent: AgentId, owner: Owner | None = None) -> dict[str, set[AgentId]]:
         """Return the other agents of each block of the contexts saved last."""
         events = self.log.select_before(
-            EventFilter(types=(_SAVED,), owner=owner), before=_LAST, limit=ALL_EVENTS_MAX
+            EventFilter(types=(_SAVED,), owner=owner), limit=ALL_EVENTS_MAX
         )
         users: dict[str, set[AgentId]] = {}
         for recorded in events:
@@ -172,7 +162,7 @@ class AgentContexts:
         draft = Draft(event_id=self.ids.event_id(), event=event, correlation_id=correlation_id)
 
         def append() -> None:
-            last = self.log.select_before(EventFilter(stream=stream), before=_LAST, limit=1)
+            last = self.log.select_before(EventFilter(stream=stream), limit=1)
             version = last[0].version if last else 0
             self.log.append(stream, [draft], expected_version=version)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import singledispatch
 from typing import Any
 
 from domain.chat.request import canonical_json
@@ -113,9 +112,7 @@ class Profile:
     """What all turns of an agent share.
 
     Attributes:
-        system: The system prompt.
         tools: Definitions in OpenAI's function format.
-        options: Generation options.
         metadata: Pairs of the client; no prompt has them.
         conversation: Of an agent that is a conversation of OpenAI's; ``None`` for any other.
     """
@@ -167,12 +164,10 @@ class Agent:
     record of the stream alone.
 
     Attributes:
-        id: Its name.
         version: Version of its stream, which also has the events of its contexts.
         life: Version of the event that created it, 0 if there is none or it was deleted.
         created_at: Instant of that event.
         created_position: Position of that event; 0 if there is none, or it was deleted.
-        parent: The agent that it was forked from.
         parent_life: ``life`` of the parent, since another agent may have got its name.
         inherited: Number of turns that the fork took over.
         base: The job of the last inherited turn.
@@ -181,9 +176,6 @@ class Agent:
         first_seen: Instant of its first event.
         last_seen: Instant of its latest event.
         position: Position of the latest event folded in.
-        jobs: Number of its jobs.
-        open_jobs: Number of its jobs that have not ended.
-        last_job: Its latest accepted job.
         last_model: Id of the model of its latest attempt.
         figures: Sums of its jobs and contexts; attempts that failed alone are not counted.
         known_tokens: Prompt tokens that the cache knew when its attempts began.
@@ -329,72 +321,41 @@ def _after_job(event: Event, agent: Agent, job: JobId) -> Agent:
             return replace(agent, open_jobs=agent.open_jobs - 1)
 
 
-@singledispatch
 def _after(event: Event, agent: Agent, recorded: RecordedEvent) -> Agent:
-    raise NotImplementedError(event, agent, recorded)
+    match event:
+        case AgentRegistered(profile=profile):
+            return _created(profile, agent, recorded)
+        case AgentChanged(profile=profile):
+            return replace(agent, profile=profile)
+        case AgentForked():
+            return replace(
+                _created(event.profile, agent, recorded),
+                parent=event.parent,
+                parent_life=event.parent_life,
+                inherited=event.turn,
+                base=event.job,
+            )
+        case AgentTurnAdded():
+            kept = event.turn - agent.inherited - 1
+            return replace(agent, turns=(*agent.turns[:kept], event.job))
+        case AgentDeleted():
+            return _without_history(agent)
+        case _:
+            return _after_cache(event, agent, recorded)
 
 
-@_after.register
-def _(event: AgentRegistered, agent: Agent, recorded: RecordedEvent) -> Agent:
-    return _created(event.profile, agent, recorded)
-
-
-@_after.register
-def _(event: AgentChanged, agent: Agent, recorded: RecordedEvent) -> Agent:
-    del recorded
-    return replace(agent, profile=event.profile)
-
-
-@_after.register
-def _(event: AgentForked, agent: Agent, recorded: RecordedEvent) -> Agent:
-    return replace(
-        _created(event.profile, agent, recorded),
-        parent=event.parent,
-        parent_life=event.parent_life,
-        inherited=event.turn,
-        base=event.job,
-    )
-
-
-@_after.register
-def _(event: AgentTurnAdded, agent: Agent, recorded: RecordedEvent) -> Agent:
-    del recorded
-    kept = event.turn - agent.inherited - 1
-    return replace(agent, turns=(*agent.turns[:kept], event.job))
-
-
-@_after.register
-def _(event: AgentDeleted, agent: Agent, recorded: RecordedEvent) -> Agent:
-    del event, recorded
-    return _without_history(agent)
-
-
-@_after.register
-def _(event: AgentForgotten, agent: Agent, recorded: RecordedEvent) -> Agent:
-    del event
-    return _without_history(_with_context(agent, recorded, tokens=0, blocks=0))
-
-
-@_after.register
-def _(event: AgentCacheSaved, agent: Agent, recorded: RecordedEvent) -> Agent:
-    blocks = len(event.blocks) + (event.tail is not None)
-    return _with_context(agent, recorded, tokens=event.tokens, blocks=blocks)
-
-
-@_after.register
-def _(event: AgentCacheEvicted, agent: Agent, recorded: RecordedEvent) -> Agent:
-    del event
-    return _with_context(agent, recorded, tokens=0, blocks=0)
-
-
-@_after.register(AgentCacheRestored)
-@_after.register(AgentCacheMissed)
-def _(event: Event, agent: Agent, recorded: RecordedEvent) -> Agent:
-    del event
-    return _with_context(agent, recorded, tokens=agent.context_tokens, blocks=agent.disk_blocks)
-
-
-def _with_context(agent: Agent, recorded: RecordedEvent, *, tokens: int, blocks: int) -> Agent:
+def _after_cache(event: Event, agent: Agent, recorded: RecordedEvent) -> Agent:
+    """Return the agent after an event of its contexts."""
+    tokens, blocks = agent.context_tokens, agent.disk_blocks
+    match event:
+        case AgentCacheSaved():
+            tokens, blocks = event.tokens, len(event.blocks) + (event.tail is not None)
+        case AgentCacheEvicted():
+            tokens, blocks = 0, 0
+        case AgentForgotten():
+            agent, tokens, blocks = _without_history(agent), 0, 0
+        case _:
+            assert isinstance(event, AgentCacheRestored | AgentCacheMissed)
     return replace(
         agent,
         cache_event=recorded.type,

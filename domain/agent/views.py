@@ -30,7 +30,6 @@ class AgentViews(Protocol):
 
     def get(self, agent: AgentId) -> Agent | None:
         """Return an agent, if an event names it."""
-        ...
 
     def page(
         self,
@@ -46,13 +45,10 @@ class AgentViews(Protocol):
             limit: Most rows, from 1.
             before: Only agents after this one; an unknown name gives an empty page.
             is_registered: Only agents with a history of their own, the latest created first.
-            owner: Only agents of this API key.
         """
-        ...
 
     def latest_jobs(self, agent: AgentId) -> tuple[Job, ...]:
         """Return the latest jobs of an agent, oldest first, at most ``LATEST_JOBS_MAX``."""
-        ...
 
 
 @dataclass(slots=True)

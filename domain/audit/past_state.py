@@ -9,14 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from domain.audit.replay import fold_jobs_as_of
-from domain.engine.control import ENGINE_STREAM, AdmissionState
+from domain.engine.control import ADMISSION_AFTER, ENGINE_STREAM, AdmissionState
 from domain.events.cache import AgentCacheSaved
 from domain.events.job import JobSubmitted
 from domain.events.model import ModelLoaded, ModelUnloaded
 from domain.events.worker import (
-    AdmissionPaused,
-    AdmissionResumed,
-    DrainStarted,
     WorkerLost,
     WorkerStopped,
 )
@@ -28,11 +25,6 @@ from domain.values import AgentId, WorkerId
 
 #: Events of workers and models that are read to find the loaded models.
 MODEL_EVENTS_MAX = 200
-_ADMISSION = {
-    AdmissionPaused.__name__: AdmissionState.PAUSED,
-    AdmissionResumed.__name__: AdmissionState.OPEN,
-    DrainStarted.__name__: AdmissionState.DRAINING,
-}
 _MODEL_TYPES = tuple(
     cls.__name__ for cls in (ModelLoaded, ModelUnloaded, WorkerStopped, WorkerLost)
 )
@@ -60,7 +52,6 @@ class PastState:
     Attributes:
         event: The event; ``None`` if its position is 0 or in an archive.
         head: The last event of the log now.
-        admission: Which jobs were accepted and started.
         loaded: The model of each worker that had one.
         jobs: The jobs accepted last, newest first.
         has_more: Whether older jobs are left out.
@@ -111,9 +102,9 @@ def read_past_state(log: EventLog, *, at: int | None, jobs_max: int) -> PastStat
 
 
 def _admission(log: EventLog, before: int) -> AdmissionState:
-    wanted = EventFilter(stream=ENGINE_STREAM, types=tuple(_ADMISSION))
+    wanted = EventFilter(stream=ENGINE_STREAM, types=tuple(ADMISSION_AFTER))
     last = log.select_before(wanted, before=before, limit=1)
-    return _ADMISSION[last[0].type] if last else AdmissionState.OPEN
+    return ADMISSION_AFTER[last[0].type] if last else AdmissionState.OPEN
 
 
 def _loaded(log: EventLog, before: int) -> dict[WorkerId, str]:

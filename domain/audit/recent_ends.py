@@ -22,6 +22,7 @@ from domain.job.listing import JobFilter, JobViews
 from domain.job.state import Job
 from domain.log.codec import decode_recorded
 from domain.log.ports import EventReader, PayloadStore
+from domain.log.record import EventFilter
 from domain.values import Digest, JobId, Owner, StreamName
 
 #: Earlier jobs that a prompt is compared with.
@@ -174,7 +175,7 @@ BEHIND_MAX: Final = 10_000
 #: Jobs whose cache is diagnosed in one call, since each reads the texts of several requests.
 DIAGNOSED_MAX: Final = 8
 _ENDS: Final = tuple(one.__name__ for one in (JobCompleted, JobFailed, JobCancelled, JobExpired))
-_TYPES: Final = (*_ENDS, JobRetried.__name__)
+_WANTED: Final = EventFilter(types=(*_ENDS, JobRetried.__name__))
 
 
 class EndedJob:
@@ -191,9 +192,6 @@ class RecentEnds:
     """The last ended jobs; the caller holds a lock.
 
     The first call reads the jobs that were accepted last; later calls read the events since then.
-
-    Attributes:
-        diagnose: Returns what a job found in the cache.
     """
 
     log: EventReader
@@ -205,9 +203,6 @@ class RecentEnds:
 
     def latest(self, limit: int, owner: Owner | None = None) -> tuple[EndedJob, ...]:
         """Return the jobs that ended last, the latest first.
-
-        Args:
-            owner: Only jobs of this API key.
 
         Raises:
             LogUnavailable: The log cannot be read.
@@ -232,7 +227,7 @@ class RecentEnds:
     def _follow(self, position: int) -> int:
         is_behind = True
         while is_behind:
-            page = self.log.read_all(after=position, limit=PAGE_EVENTS, types=_TYPES)
+            page = self.log.select(_WANTED, after=position, limit=PAGE_EVENTS)
             for recorded in page[-KEPT_MAX:]:
                 self._add(JobId(recorded.stream))
             position = page[-1].position if page else position

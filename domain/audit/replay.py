@@ -19,7 +19,7 @@ from domain.job.state import Job, fold_recorded, is_job_event, job_id_of, reques
 from domain.kv.hashing import hash_ids
 from domain.log.codec import decode_recorded
 from domain.log.record import GENESIS_HASH, LogHead, RecordedEvent
-from domain.values import Digest, JobId, JobStatus, PromptEncoding, Sampling, StopReason, WorkerId
+from domain.values import Digest, JobId, JobStatus
 
 
 class Verdict(StrEnum):
@@ -52,12 +52,7 @@ class Refusal(StrEnum):
 
 
 class ReplayRefused(Exception):
-    """The answer cannot be replayed.
-
-    Args:
-        reason: The reason, for programs.
-        message: One sentence, for people.
-    """
+    """The answer cannot be replayed."""
 
     def __init__(self, reason: Refusal, message: str) -> None:
         super().__init__(message)
@@ -71,30 +66,13 @@ class Recording:
 
     Attributes:
         request: Digest of the canonical request.
-        worker: The worker of the last attempt.
-        sampling: The sampling, seed included.
-        prompt_hash: ``hash_ids`` of it; ``None`` if the log has none.
-        thinking_limit: Tokens of reasoning after which it was closed.
-        token_hash: ``hash_ids`` of the answer.
+        started: The last attempt.
     """
 
     job: JobId
     request: Digest
-    model: str
-    fingerprint: str
-    worker: WorkerId
-    sampling: Sampling
-    prompt_tokens: int
-    prompt_hash: str | None
-    attempts: int
-    cached_tokens: int
-    completion_tokens: int
-    stop_reason: StopReason
-    stop_sequence: str | None
-    output: Digest
-    token_hash: str
-    thinking_limit: int | None = None
-    encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT
+    started: AttemptStarted
+    completed: JobCompleted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +81,6 @@ class Candidate:
 
     Attributes:
         id: The token; ``None`` where the answer had ended.
-        text: The text of this token alone.
         logprob: Natural logarithm of its likelihood in the replay.
     """
 
@@ -174,7 +151,6 @@ class Replayed:
 
     Attributes:
         message: One sentence for people.
-        reason: Why it was refused.
         fingerprint: Fingerprint of the model that answered.
         tokens: Number of equal tokens, or of replayed ones.
         token_hash: ``hash_ids`` of the replayed tokens.
@@ -225,27 +201,9 @@ def read_recording(job: JobId, events: Sequence[RecordedEvent]) -> Recording:
     if not ends or not attempts:
         message = f"job {job} has no whole answer: it has not completed"
         raise ReplayRefused(Refusal.NOT_COMPLETED, message)
-    completed, last = ends[-1], attempts[-1]
     _require_one_model(attempts)
-    return Recording(
-        job=job,
-        request=request_of(decoded),
-        model=last.model,
-        fingerprint=last.fingerprint,
-        encoding=last.encoding,
-        worker=last.worker,
-        sampling=last.sampling,
-        prompt_tokens=last.prompt_tokens,
-        prompt_hash=last.prompt_hash,
-        attempts=last.attempt,
-        thinking_limit=last.thinking_limit,
-        cached_tokens=completed.usage.cached_tokens,
-        completion_tokens=completed.usage.completion_tokens,
-        stop_reason=completed.stop_reason,
-        stop_sequence=completed.stop_sequence,
-        output=completed.output,
-        token_hash=completed.token_hash,
-    )
+    request = request_of(decoded)
+    return Recording(job=job, request=request, started=attempts[-1], completed=ends[-1])
 
 
 def read_answer(recording: Recording, payload: bytes) -> StoredAnswer:
@@ -255,7 +213,10 @@ def read_answer(recording: Recording, payload: bytes) -> StoredAnswer:
         ReplayRefused: The payload is not the one that the log names.
     """
     answer = StoredAnswer.from_bytes(payload)
-    if answer.token_ids is not None and hash_ids(answer.token_ids) != recording.token_hash:
+    if (
+        answer.token_ids is not None
+        and hash_ids(answer.token_ids) != recording.completed.token_hash
+    ):
         message = "the stored tokens are not those whose hash stands in the log"
         raise ReplayRefused(Refusal.PAYLOAD_CHANGED, message)
     return answer
@@ -267,13 +228,16 @@ def check_prompt(recording: Recording, tokens: Sequence[int]) -> None:
     Raises:
         ReplayRefused: They differ.
     """
-    if len(tokens) != recording.prompt_tokens:
+    if len(tokens) != recording.started.prompt_tokens:
         message = (
             f"the request renders to {len(tokens):,} tokens now and did to"
-            f" {recording.prompt_tokens:,} then"
+            f" {recording.started.prompt_tokens:,} then"
         )
         raise ReplayRefused(Refusal.PROMPT_DIFFERS, message)
-    if recording.prompt_hash is not None and hash_ids(tokens) != recording.prompt_hash:
+    if (
+        recording.started.prompt_hash is not None
+        and hash_ids(tokens) != recording.started.prompt_hash
+    ):
         message = "the request renders to other tokens now than then"
         raise ReplayRefused(Refusal.PROMPT_DIFFERS, message)
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from functools import singledispatchmethod
 
 from domain.errors import TEXT_LOST
 from domain.events.event import Event
@@ -14,14 +13,10 @@ from domain.events.job import (
     AttemptFailed,
     AttemptStarted,
     EmbeddingRequested,
-    JobAttached,
     JobCancelled,
-    JobCancelRequested,
     JobCompleted,
     JobExpired,
     JobFailed,
-    JobHidden,
-    JobRelabelled,
     JobReleased,
     JobRetried,
     JobSubmitted,
@@ -29,12 +24,26 @@ from domain.events.job import (
 from domain.job.state import first_status
 from domain.log.codec import decode_recorded
 from domain.log.ports import EventReader, PayloadStore
-from domain.log.record import RecordedEvent
+from domain.log.record import EventFilter, RecordedEvent
 from domain.values import Digest, JobId, JobStatus, StreamName, WorkerId, rfc3339
 
 #: Longer durations are shown in seconds.
 _SECONDS_FROM_MS = 10_000
 _SOURCES = {"ram": "memory", "disk": "the disk"}
+_AGAIN = {True: "may be tried again", False: "final"}
+#: Machine names and texts of the steps of events, by type; the event is the argument.
+_TEXTS: Mapping[str, tuple[str, str]] = {
+    "AttemptFailed": ("attempt_failed", "attempt {0.attempt} failed: {0.error}: {0.message}"),
+    "JobAttached": ("attached", "a repeated request joined ({0.reason})"),
+    "JobCancelRequested": ("cancel_requested", "asked to stop ({0.reason})"),
+    "JobCancelled": ("cancelled", "cancelled after {0.usage.completion_tokens:,} tokens"),
+    "JobExpired": ("expired", "expired: the deadline {0.deadline} passed"),
+    "JobFailed": ("failed", "failed: {0.error}: {0.message}"),
+    "JobHidden": ("hidden", "its caller deleted the answer"),
+    "JobReleased": ("released", "put into its queue"),
+    "JobRelabelled": ("relabelled", "its caller replaced the metadata"),
+    "JobRetried": ("retried", "put back into the queue ({0.reason})"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,15 +135,33 @@ class _TimelineBuilder:
 
     def take(self, recorded: RecordedEvent) -> None:
         event = decode_recorded(recorded)
-        self._add_step(event, recorded)
+        match event:
+            case JobSubmitted():
+                self._accept(event, recorded)
+            case AttemptStarted():
+                self._start(event, recorded)
+            case JobCompleted():
+                self._complete(event, recorded)
+            case EmbeddingRequested():
+                texts = "one text" if event.texts == 1 else f"{event.texts} texts"
+                self._add(recorded, "embedding", f"asks for the vectors of {texts}")
+            case AttemptFailed() | JobReleased() | JobRetried():
+                self._wait_again(recorded)
+                self._add_plain(event, recorded)
+            case JobCancelled() | JobFailed() | JobExpired():
+                self._stop_waiting(recorded)
+                self._add_plain(event, recorded)
+            case _:
+                self._add_plain(event, recorded)
 
-    @singledispatchmethod
-    def _add_step(self, event: Event, recorded: RecordedEvent) -> None:
-        del event
-        self._add(recorded, recorded.type, "")
+    def _add_plain(self, event: Event, recorded: RecordedEvent) -> None:
+        what, text = _TEXTS.get(recorded.type, (recorded.type, ""))
+        attempt = None
+        if isinstance(event, AttemptFailed):
+            attempt, text = event.attempt, f"{text} ({_AGAIN[event.retryable]})"
+        self._add(recorded, what, text.format(event), attempt=attempt)
 
-    @_add_step.register
-    def _(self, event: JobSubmitted, recorded: RecordedEvent) -> None:
+    def _accept(self, event: JobSubmitted, recorded: RecordedEvent) -> None:
         whose = f" for {event.agent}" if event.agent else ""
         by = f" from {self.client}" if self.client else ""
         text = f"{event.protocol} request{by}{whose}: {event.model}, {event.priority}"
@@ -149,23 +176,7 @@ class _TimelineBuilder:
                 waits.insert(0, f"the clock is at {event.start_after}")
             self._add(recorded, "held", f"held until {', '.join(waits)}")
 
-    @_add_step.register
-    def _(self, event: JobReleased, recorded: RecordedEvent) -> None:
-        del event
-        self._waiting_since = _moment(recorded.recorded_at)
-        self._add(recorded, "released", "put into its queue")
-
-    @_add_step.register
-    def _(self, event: EmbeddingRequested, recorded: RecordedEvent) -> None:
-        texts = "one text" if event.texts == 1 else f"{event.texts} texts"
-        self._add(recorded, "embedding", f"asks for the vectors of {texts}")
-
-    @_add_step.register
-    def _(self, event: JobAttached, recorded: RecordedEvent) -> None:
-        self._add(recorded, "attached", f"a repeated request joined ({event.reason})")
-
-    @_add_step.register
-    def _(self, event: AttemptStarted, recorded: RecordedEvent) -> None:
+    def _start(self, event: AttemptStarted, recorded: RecordedEvent) -> None:
         now = _moment(recorded.recorded_at)
         self._add_loss(recorded)
         waited_ms = _ms(now - self._waiting_since) if self._waiting_since else None
@@ -182,24 +193,7 @@ class _TimelineBuilder:
             parts.append(f"continues after {event.resumed_tokens:,} tokens of earlier attempts")
         self._add(recorded, "attempt", "; ".join(parts), waited_ms, event.attempt)
 
-    @_add_step.register
-    def _(self, event: AttemptFailed, recorded: RecordedEvent) -> None:
-        again = "may be tried again" if event.retryable else "final"
-        text = f"attempt {event.attempt} failed: {event.error}: {event.message} ({again})"
-        self._wait_again(recorded)
-        self._add(recorded, "attempt_failed", text, attempt=event.attempt)
-
-    @_add_step.register
-    def _(self, event: JobCancelRequested, recorded: RecordedEvent) -> None:
-        self._add(recorded, "cancel_requested", f"asked to stop ({event.reason})")
-
-    @_add_step.register
-    def _(self, event: JobCancelled, recorded: RecordedEvent) -> None:
-        text = f"cancelled after {event.usage.completion_tokens:,} tokens"
-        self._end(recorded, "cancelled", text)
-
-    @_add_step.register
-    def _(self, event: JobCompleted, recorded: RecordedEvent) -> None:
+    def _complete(self, event: JobCompleted, recorded: RecordedEvent) -> None:
         usage, timings = event.usage, event.timings
         if self._running is not None and timings.first_token_ms:
             started = self._running[1]
@@ -212,30 +206,8 @@ class _TimelineBuilder:
         spent_s = timings.decode_ms / 1000
         rate = f", {(usage.completion_tokens - 1) / spent_s:,.0f} tokens/s" if spent_s else ""
         text = f"completed ({event.stop_reason}): {usage.completion_tokens:,} tokens{rate}"
-        self._end(recorded, "completed", text, timings.decode_ms or None, event.attempt)
-
-    @_add_step.register
-    def _(self, event: JobFailed, recorded: RecordedEvent) -> None:
-        self._end(recorded, "failed", f"failed: {event.error}: {event.message}")
-
-    @_add_step.register
-    def _(self, event: JobExpired, recorded: RecordedEvent) -> None:
-        self._end(recorded, "expired", f"expired: the deadline {event.deadline} passed")
-
-    @_add_step.register
-    def _(self, event: JobRetried, recorded: RecordedEvent) -> None:
-        self._wait_again(recorded)
-        self._add(recorded, "retried", f"put back into the queue ({event.reason})")
-
-    @_add_step.register
-    def _(self, event: JobHidden, recorded: RecordedEvent) -> None:
-        del event
-        self._add(recorded, "hidden", "its caller deleted the answer")
-
-    @_add_step.register
-    def _(self, event: JobRelabelled, recorded: RecordedEvent) -> None:
-        del event
-        self._add(recorded, "relabelled", "its caller replaced the metadata")
+        self._stop_waiting(recorded)
+        self._add(recorded, "completed", text, timings.decode_ms or None, event.attempt)
 
     def _add_loss(self, recorded: RecordedEvent) -> None:
         """Add the loss of an attempt that had no end when the next attempt began."""
@@ -251,19 +223,12 @@ class _TimelineBuilder:
         self._running, self._waiting_since = None, _moment(recorded.recorded_at)
         self.ended = False
 
-    def _end(
-        self,
-        recorded: RecordedEvent,
-        what: str,
-        text: str,
-        took_ms: float | None = None,
-        attempt: int | None = None,
-    ) -> None:
+    def _stop_waiting(self, recorded: RecordedEvent) -> None:
+        """Note the end of the job."""
         if self._waiting_since is not None:
             self.queued_ms += _ms(_moment(recorded.recorded_at) - self._waiting_since)
         self._running = self._waiting_since = None
         self.ended = True
-        self._add(recorded, what, text, took_ms, attempt)
 
     def _add(
         self,
@@ -273,20 +238,17 @@ class _TimelineBuilder:
         took_ms: float | None = None,
         attempt: int | None = None,
     ) -> None:
-        self.steps.append(
-            TimelineStep(
-                what=what,
-                at=recorded.recorded_at,
-                after_ms=_ms(_moment(recorded.recorded_at) - self.accepted),
-                text=text,
-                took_ms=took_ms,
-                attempt=attempt,
-                position=recorded.position,
-            )
-        )
+        at = _moment(recorded.recorded_at)
+        self._measured(what, at, text, took_ms, attempt, recorded.position)
 
     def _measured(
-        self, what: str, at: datetime, text: str, took_ms: float | None, attempt: int
+        self,
+        what: str,
+        at: datetime,
+        text: str,
+        took_ms: float | None,
+        attempt: int | None,
+        position: int | None = None,
     ) -> None:
         self.steps.append(
             TimelineStep(
@@ -296,6 +258,7 @@ class _TimelineBuilder:
                 text=text,
                 took_ms=took_ms,
                 attempt=attempt,
+                position=position,
             )
         )
 
@@ -424,7 +387,7 @@ def read_timeline(
     losses = {
         WorkerId(worker): lost.recorded_at
         for worker in workers
-        for lost in log.read_all(stream=StreamName(worker), types=("WorkerLost",), limit=1)
+        for lost in log.select(EventFilter(stream=worker, types=("WorkerLost",)), limit=1)
     }
     return build_timeline(events, losses, client=_client(events[0], payloads))
 

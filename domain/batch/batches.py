@@ -1,40 +1,37 @@
-"""Accepts, loads, cancels, deletes and lists batches."""
+"""Accepts, loads, cancels, deletes and lists batches and files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Generic, TypeVar
 
-from domain.batch.ports import BatchViews
+from domain.batch.ports import BatchViews, FileId, StoredFile, evolve_file
 from domain.batch.state import (
     Batch,
     BatchId,
     decide,
     evolve,
-    fold,
 )
-from domain.errors import BatchNotFound, Overloaded, RateLimited
+from domain.errors import BatchNotFound, FileNotFound
 from domain.events.batch import (
     BatchCancelRequested,
     BatchDeleted,
     BatchEvent,
     BatchStarted,
     BatchSubmitted,
+    FileCreated,
+    FileDeleted,
 )
-from domain.log.codec import decode_recorded
-from domain.log.folded_stream import again_after_conflicts
+from domain.log.folded_stream import FoldedStream
 from domain.log.ports import EventLog
-from domain.log.record import Draft, RecordedEvent
-from domain.ports import IdSource
-from domain.shares import shortage
-from domain.values import Digest, Owner, StreamName
+from domain.ports import Clock, IdSource
+from domain.shares import require_one_more
+from domain.values import Digest, Owner, StreamName, rfc3339
 
 #: Streams read at a time while a page is filled.
 STREAMS_AT_ONCE: Final = 100
-#: ``Retry-After`` of a batch that has no room, in seconds.
-BATCH_RETRY_S: Final = 60
 
 T = TypeVar("T")
 
@@ -65,7 +62,7 @@ class BatchRecords:
         Raises:
             BatchNotFound: It has no events, or was deleted.
         """
-        batch = self._load(batch_id)[0]
+        batch = self._stream(batch_id).read()
         if not batch.version or batch.deleted:
             raise BatchNotFound(batch_id)
         return batch
@@ -87,14 +84,9 @@ class BatchRecords:
             is_checked: Whether the lines are checked as a whole, so that the batch starts at once.
         """
         events = (submitted, BatchStarted()) if is_checked else (submitted,)
-        drafts = [
-            Draft(event_id=self.ids.event_id(), event=event, correlation_id=correlation_id)
-            for event in events
-        ]
-        recorded = self.log.append(
-            StreamName(batch_id), drafts, expected_version=0, payloads=payloads
-        )
-        return fold(batch_id, map(_dated, recorded))
+        stream = self._stream(batch_id)
+        stream.commit(lambda _: events, correlation_id=correlation_id, payloads=payloads)
+        return stream.read()
 
     def require_room(self, *, batches_max: int, owner: Owner | None = None) -> None:
         """Refuse a new batch if too many are open.
@@ -106,17 +98,13 @@ class BatchRecords:
             Overloaded: Naming the limit.
             RateLimited: Naming the share of the key.
         """
-        views = self.views
-        mine = None if owner is None else len(views.unfinished(owner=owner))
-        found = shortage(batches_max, held=len(views.unfinished()), mine=mine)
-        if found is None:
-            return
-        then = "wait for one to end or cancel one"
-        if found.of_holder:
-            full = f"this key may have {found.limit} of the {batches_max} open batches; {then}"
-            raise RateLimited(full, retry_after_s=BATCH_RETRY_S)
-        full = f"{batches_max} batches are open already; {then}"
-        raise Overloaded(full, retry_after_s=BATCH_RETRY_S)
+        require_one_more(
+            batches_max,
+            held=len(self.views.unfinished()),
+            mine=None if owner is None else len(self.views.unfinished(owner=owner)),
+            what="open batches",
+            hint="wait for one to end or cancel one",
+        )
 
     def commit(
         self,
@@ -132,30 +120,14 @@ class BatchRecords:
             BatchNotEnded: From ``decide``.
         """
 
-        def append() -> Batch:
-            batch, last = self._load(batch_id)
-            if last is None or batch.deleted:
+        def events_on(batch: Batch) -> Sequence[BatchEvent]:
+            if not batch.version or batch.deleted:
                 raise BatchNotFound(batch_id)
-            events = decide(batch, proposal)
-            if not events:
-                return batch
-            drafts = [
-                Draft(
-                    event_id=self.ids.event_id(),
-                    event=event,
-                    correlation_id=last.correlation_id,
-                    causation_id=last.event_id,
-                )
-                for event in events
-            ]
-            recorded = self.log.append(
-                StreamName(batch_id), drafts, expected_version=batch.version, payloads=payloads
-            )
-            for event, at in map(_dated, recorded):
-                batch = evolve(batch, event, at)
-            return batch
+            return decide(batch, proposal)
 
-        return again_after_conflicts(append)
+        stream = self._stream(batch_id)
+        stream.commit(events_on, payloads=payloads, continues=True)
+        return stream.read()
 
     def cancel(self, batch_id: BatchId) -> Batch:
         """Request the early end of a batch; one that is ending or has ended stays as it is.
@@ -188,11 +160,10 @@ class BatchRecords:
         Args:
             after: Only older ones than this.
             before: Only newer ones than this, nearest to it; goes before ``after``.
-            owner: Only batches of this API key.
         """
 
         def shown(stream: StreamName) -> Batch | None:
-            batch = self._load(BatchId(stream))[0]
+            batch = self._stream(BatchId(stream)).read()
             return batch if not batch.deleted and batch.facts.protocol in protocols else None
 
         found = fill_page(
@@ -207,9 +178,14 @@ class BatchRecords:
         rows = found.rows[::-1] if before is not None else found.rows
         return Page(rows=rows, has_more=found.has_more)
 
-    def _load(self, batch_id: BatchId) -> tuple[Batch, RecordedEvent | None]:
-        recorded = self.log.load(StreamName(batch_id))
-        return fold(batch_id, map(_dated, recorded)), recorded[-1] if recorded else None
+    def _stream(self, batch_id: BatchId) -> FoldedStream[Batch]:
+        return FoldedStream(
+            StreamName(batch_id),
+            log=self.log,
+            ids=self.ids,
+            initial=Batch(id=batch_id),
+            evolve=evolve,
+        )
 
 
 def fill_page(
@@ -227,7 +203,6 @@ def fill_page(
     Args:
         type_name: Type of the first event of such a stream.
         after: The stream before the first one.
-        owner: Only streams of this API key.
     """
 
     def found() -> Iterator[T]:
@@ -249,7 +224,106 @@ def fill_page(
     return Page(rows=rows[:limit], has_more=len(rows) > limit)
 
 
-def _dated(recorded: RecordedEvent) -> tuple[BatchEvent, str]:
-    event = decode_recorded(recorded)
-    assert isinstance(event, BatchEvent)
-    return event, recorded.recorded_at
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRecords:
+    """Stores, loads, deletes and lists files; one per process.
+
+    Its methods raise ``LogUnavailable`` where the log cannot be read, or written: nothing is
+    recorded then.
+
+    Attributes:
+        clock: The present; a file that has expired is not found.
+    """
+
+    log: EventLog
+    views: BatchViews
+    ids: IdSource
+    clock: Clock
+
+    def load(self, file_id: FileId) -> StoredFile:
+        """Fold a file from the log.
+
+        Raises:
+            FileNotFound: It was never created, was deleted, or has expired.
+        """
+        file = self._stream(file_id).read()
+        self._require_shown(file)
+        return file
+
+    def keep(
+        self,
+        file_id: FileId,
+        created: FileCreated,
+        *,
+        correlation_id: str,
+        payloads: Mapping[Digest, bytes],
+    ) -> StoredFile:
+        """Record a file with its content; an existing file of this id stays as it is."""
+        stream = self._stream(file_id)
+        # The id of a result file follows from its batch: a try before a crash may have stored it.
+        stream.commit(
+            lambda file: () if file.version else (created,),
+            correlation_id=correlation_id,
+            payloads=payloads,
+        )
+        return stream.read()
+
+    def delete(self, file_id: FileId, *, correlation_id: str) -> None:
+        """Delete a file; batches of its lines go on.
+
+        Raises:
+            FileNotFound: There is no such file.
+        """
+
+        def events_on(file: StoredFile) -> Sequence[FileDeleted]:
+            self._require_shown(file)
+            return (FileDeleted(),)
+
+        self._stream(file_id).commit(events_on, correlation_id=correlation_id)
+
+    def page(
+        self,
+        *,
+        limit: int,
+        purposes: Collection[str] = (),
+        after: FileId | None = None,
+        oldest_first: bool = False,
+        owner: Owner | None = None,
+    ) -> Page[StoredFile]:
+        """Return files that have not expired, newest first by default.
+
+        Args:
+            purposes: Only files of these purposes; all if empty.
+        """
+        now = self._now()
+
+        def shown(stream: StreamName) -> StoredFile | None:
+            file = self._stream(FileId(stream)).read()
+            wanted = not purposes or file.facts.purpose in purposes
+            return file if wanted and file.is_shown(now) else None
+
+        return fill_page(
+            FileCreated.__name__,
+            shown,
+            limit=limit,
+            views=self.views,
+            after=after,
+            oldest_first=oldest_first,
+            owner=owner,
+        )
+
+    def _require_shown(self, file: StoredFile) -> None:
+        if not file.is_shown(self._now()):
+            raise FileNotFound(file.id)
+
+    def _stream(self, file_id: FileId) -> FoldedStream[StoredFile]:
+        return FoldedStream(
+            StreamName(file_id),
+            log=self.log,
+            ids=self.ids,
+            initial=StoredFile(id=file_id),
+            evolve=evolve_file,
+        )
+
+    def _now(self) -> str:
+        return rfc3339(self.clock.now())

@@ -10,8 +10,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Final
 
-from domain.batch.batches import BatchRecords
-from domain.batch.files import FileRecords
+from domain.batch.batches import BatchRecords, FileRecords
 from domain.batch.jsonl import read_lines, read_numbered
 from domain.batch.ports import FILE_PREFIX, BatchTally, FileId, LineProtocol, Spread, one_by_one
 from domain.batch.state import (
@@ -67,7 +66,6 @@ class LineShares:
     """One round: gives every batch a turn, with the room that is its share.
 
     Args:
-        room: Places that are free.
         waiting: Waiting lines of each batch that hold a place.
         owners: The API key of each batch; batches without a key have one owner.
     """

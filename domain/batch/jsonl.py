@@ -29,7 +29,6 @@ class Packed:
         digest: Digest of the manifest.
         payloads: The manifest and the chunks by their digests.
         lines: Number of lines that are not blank.
-        bytes: Length of the content.
     """
 
     digest: Digest

@@ -9,8 +9,10 @@ from typing import Final, NewType, Protocol
 from domain.batch.state import Batch, BatchId
 from domain.chat.request import ChatRequest
 from domain.errors import InvalidRequest, ModelNotFound
-from domain.events.batch import FileCreated, FileDeleted, FileEvent
+from domain.events.batch import FileCreated, FileDeleted
 from domain.job.state import Job
+from domain.log.codec import decode_recorded
+from domain.log.record import RecordedEvent
 from domain.values import JobId, JobStatus, Owner, StreamName, Usage
 
 
@@ -42,19 +44,15 @@ class BatchViews(Protocol):
 
     def tally(self, batch_id: BatchId) -> BatchTally:
         """Count the jobs of a batch."""
-        ...
 
     def waiting(self, batch_id: BatchId) -> Mapping[str | None, int]:
         """Return how many jobs of a batch wait, by the model that they are bound to."""
-        ...
 
     def usage(self, batch_id: BatchId) -> Usage:
         """Sum the tokens of the jobs of a batch."""
-        ...
 
     def open_jobs(self, batch_id: BatchId) -> tuple[JobId, ...]:
         """Return the open jobs of a batch without a recorded cancellation."""
-        ...
 
     def line_jobs(self, batch_id: BatchId, *, first: int, limit: int) -> Mapping[int, Job]:
         """Return the jobs of lines by their numbers; lines without a job are left out.
@@ -62,7 +60,6 @@ class BatchViews(Protocol):
         Args:
             limit: How many lines to look at.
         """
-        ...
 
     def streams(
         self,
@@ -80,13 +77,10 @@ class BatchViews(Protocol):
             after: The stream before the first one wanted, in the order asked for; with one that is
                 unknown nothing is found.
             oldest_first: The order; else newest first.
-            owner: Only streams of this API key.
         """
-        ...
 
     def unfinished(self, *, owner: Owner | None = None) -> tuple[BatchId, ...]:
         """Return the batches, of one API key or of all, that are not over, oldest first."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,20 +105,17 @@ class LineProtocol(Protocol):
 
     def read(self, batch: Batch, raw: bytes) -> BatchLine:
         """Return the request of a line."""
-        ...
 
     def faults(
         self, batch: Batch, lines: Iterable[tuple[int, bytes]]
     ) -> Sequence[Mapping[str, object]]:
         """Return the faults of the lines as a whole, in the form of the protocol."""
-        ...
 
     def measure(self, batch: Batch) -> Mapping[str, int]:
         """Return the length in bytes of each result file, by its part.
 
         Empty for a protocol without result files. A part without lines is left out.
         """
-        ...
 
 
 #: Runs an action for every element, perhaps several at once; returns when all are done.
@@ -174,14 +165,10 @@ class StoredFile:
         return self.created.expires_at is None or now < self.created.expires_at
 
 
-def fold(file_id: FileId, events: Iterable[tuple[FileEvent, str]]) -> StoredFile:
-    """Return the state after events, each with the instant of its record."""
-    file = StoredFile(id=file_id)
-    for event, at in events:
-        match event:
-            case FileCreated():
-                file = replace(file, created=event, created_at=at)
-            case FileDeleted():
-                file = replace(file, deleted=True)
-        file = replace(file, version=file.version + 1)
-    return file
+def evolve_file(file: StoredFile, recorded: RecordedEvent) -> StoredFile:
+    """Return the file after the next event of its stream."""
+    event, version = decode_recorded(recorded), recorded.version
+    if isinstance(event, FileCreated):
+        return replace(file, created=event, created_at=recorded.recorded_at, version=version)
+    assert isinstance(event, FileDeleted)
+    return replace(file, deleted=True, version=version)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import chain, islice, takewhile
-from typing import Final, Protocol
+from typing import Final, NewType, Protocol
 
 from domain.batch.ports import BatchViews
-from domain.batch.schedule import SCHEDULE_PREFIX, Schedule, ScheduleId, evolve
 from domain.errors import (
     LogUnavailable,
-    Overloaded,
-    RateLimited,
     ScheduleExists,
     ScheduleNotFound,
     SemanticError,
@@ -21,23 +18,93 @@ from domain.errors import (
 from domain.events.event import Event
 from domain.events.schedule import (
     ScheduleAdded,
+    ScheduleEvent,
     ScheduleFired,
     ScheduleMissed,
     SchedulePaused,
     ScheduleRemoved,
     ScheduleResumed,
 )
+from domain.log.codec import decode_recorded
 from domain.log.folded_stream import FoldedStream
 from domain.log.ports import EventLog
-from domain.log.record import Draft
+from domain.log.record import RecordedEvent
 from domain.ports import Clock, IdSource
-from domain.shares import shortage
+from domain.shares import require_one_more
 from domain.values import JobId, Owner, StreamName, rfc3339
+
+#: ``schedule-`` and 32 hex digits.
+ScheduleId = NewType("ScheduleId", str)
+
+SCHEDULE_PREFIX: Final = "schedule-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """One schedule; instants are RFC 3339.
+
+    Attributes:
+        version: Number of events folded.
+        added: The facts; ``None`` only before the first event.
+        next_at: The instant of the next job; ``None`` where there is none.
+        fired: Number of jobs.
+        last: The latest of them.
+        missed: Number of instants without a job.
+        last_missed: The latest of them.
+    """
+
+    id: ScheduleId
+    version: int = 0
+    added: ScheduleAdded | None = None
+    created_at: str = ""
+    is_paused: bool = False
+    is_removed: bool = False
+    next_at: str | None = None
+    fired: int = 0
+    last: ScheduleFired | None = None
+    missed: int = 0
+    last_missed: ScheduleMissed | None = None
+
+    @property
+    def facts(self) -> ScheduleAdded:
+        """The facts of a schedule that exists."""
+        assert self.added is not None
+        return self.added
+
+    @property
+    def due_at(self) -> str | None:
+        """The instant at which it has work; ``None`` while it is paused."""
+        return None if self.is_paused or self.is_removed else self.next_at
+
+
+def evolve(schedule: Schedule, recorded: RecordedEvent) -> Schedule:
+    """Return the schedule after the next event of its stream."""
+    event = decode_recorded(recorded)
+    assert isinstance(event, ScheduleEvent)
+    after = _after(schedule, event, recorded.recorded_at)
+    return replace(after, version=recorded.version)
+
+
+def _after(schedule: Schedule, event: ScheduleEvent, at: str) -> Schedule:
+    match event:
+        case ScheduleAdded():
+            return replace(schedule, added=event, created_at=at, next_at=event.next_at)
+        case SchedulePaused():
+            return replace(schedule, is_paused=True)
+        case ScheduleResumed():
+            return replace(schedule, is_paused=False, next_at=event.next_at)
+        case ScheduleFired():
+            fired = schedule.fired + 1
+            return replace(schedule, fired=fired, last=event, next_at=event.next_at)
+        case ScheduleMissed():
+            missed = schedule.missed + event.count
+            return replace(schedule, missed=missed, last_missed=event, next_at=event.next_at)
+        case ScheduleRemoved():
+            return replace(schedule, is_removed=True, next_at=None)
+
 
 #: Schedules that may exist at once, paused ones included.
 SCHEDULES_MAX: Final = 500
-#: ``Retry-After`` of a schedule that has no room, in seconds.
-FULL_RETRY_S: Final = 60
 #: Missed instants of one event that are counted; more count as so many.
 MISSED_MAX: Final = 1000
 #: Seconds after which an instant counts as missed where late jobs are not wanted.
@@ -53,11 +120,9 @@ class CronTable(Protocol):
 
     def after(self, cron: str, timezone: str, at: datetime) -> Iterator[datetime]:
         """Yield the instants after ``at``, in order."""
-        ...
 
     def latest(self, cron: str, timezone: str, at: datetime) -> datetime:
         """Return the last instant that is ``at`` or earlier."""
-        ...
 
 
 class ScheduleRecords:
@@ -124,12 +189,17 @@ class ScheduleRecords:
         mine = [one for one in present if one.facts.owner == added.owner]
         if any(one.facts.name == added.name for one in mine):
             raise ScheduleExists(added.name)
-        _require_room(len(present), None if sharer is None else len(mine))
-        schedule_id = ScheduleId(SCHEDULE_PREFIX + self._ids.job_id().removeprefix("job-"))
-        draft = Draft(event_id=self._ids.event_id(), event=added, correlation_id=correlation_id)
-        self._log.append(
-            StreamName(schedule_id), [draft], expected_version=0, payloads={added.job: body}
+        require_one_more(
+            SCHEDULES_MAX,
+            held=len(present),
+            mine=None if sharer is None else len(mine),
+            what="schedules",
+            hint="remove one",
         )
+        schedule_id = ScheduleId(SCHEDULE_PREFIX + self._ids.job_id().removeprefix("job-"))
+        payloads = {added.job: body}
+        stream = self._stream(schedule_id)
+        stream.commit(lambda _: (added,), correlation_id=correlation_id, payloads=payloads)
         return self.load(schedule_id)
 
     def pause(self, schedule_id: ScheduleId) -> Schedule:
@@ -168,17 +238,6 @@ class ScheduleRecords:
         )
 
 
-def _require_room(held: int, mine: int | None) -> None:
-    found = shortage(SCHEDULES_MAX, held=held, mine=mine)
-    if found is None:
-        return
-    if found.of_holder:
-        full = f"this key may have {found.limit} of the {SCHEDULES_MAX} schedules; remove one"
-        raise RateLimited(full, retry_after_s=FULL_RETRY_S)
-    full = f"there are {SCHEDULES_MAX} schedules already; remove one"
-    raise Overloaded(full, retry_after_s=FULL_RETRY_S)
-
-
 class ScheduledJobs(Protocol):
     """Submits the jobs of schedules; there is one for each schedule and instant."""
 
@@ -188,11 +247,9 @@ class ScheduledJobs(Protocol):
         Raises:
             SemanticError: The job was refused.
         """
-        ...
 
     def find(self, schedule: Schedule, due: str) -> JobId | None:
         """Return the job of an instant, if there is one."""
-        ...
 
 
 @dataclass(slots=True)

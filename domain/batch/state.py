@@ -12,10 +12,9 @@ records only the totals.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import singledispatch
 from typing import Final, NewType
 
 from domain.errors import BatchNotEnded
@@ -29,6 +28,8 @@ from domain.events.batch import (
     BatchStarted,
     BatchSubmitted,
 )
+from domain.log.codec import decode_recorded
+from domain.log.record import RecordedEvent
 from domain.values import Digest, JobId, Usage
 
 #: ``batch-`` and 32 hex digits; the wire protocols show their own prefixes.
@@ -105,17 +106,31 @@ _BEFORE: Final[Mapping[type[BatchEvent], frozenset[BatchState]]] = {
 }
 
 
-def fold(batch_id: BatchId, events: Iterable[tuple[BatchEvent, str]]) -> Batch:
-    """Return the state after events, each with the instant at which it was recorded."""
-    batch = Batch(id=batch_id)
-    for event, at in events:
-        batch = evolve(batch, event, at)
+def evolve(batch: Batch, recorded: RecordedEvent) -> Batch:
+    """Return the state after the next event of its stream."""
+    event = decode_recorded(recorded)
+    assert isinstance(event, BatchEvent)
+    return replace(_after(batch, event, recorded.recorded_at), version=recorded.version)
+
+
+def _after(batch: Batch, event: BatchEvent, at: str) -> Batch:
+    match event:
+        case BatchSubmitted():
+            batch = replace(batch, submitted=event, created_at=at)
+        case BatchStarted():
+            batch = replace(batch, state=BatchState.IN_PROGRESS, started_at=at)
+        case BatchFailed(errors=errors):
+            batch = replace(batch, state=BatchState.FAILED, errors=errors, ended_at=at)
+        case BatchCancelRequested():
+            batch = replace(batch, state=BatchState.CANCELING, cancel_requested_at=at)
+        case BatchFinalizing():
+            batch = replace(batch, state=BatchState.FINALIZING, finalizing_at=at)
+        case BatchEnded():
+            batch = replace(batch, state=BatchState.ENDED, ended_at=at, counts=event)
+        case _:
+            assert isinstance(event, BatchDeleted)
+            batch = replace(batch, deleted=True)
     return batch
-
-
-def evolve(batch: Batch, event: BatchEvent, at: str) -> Batch:
-    """Return the state after ``event``, which was recorded at ``at``."""
-    return replace(_apply(event, batch, at), version=batch.version + 1)
 
 
 def decide(batch: Batch, proposal: BatchEvent) -> tuple[BatchEvent, ...]:
@@ -147,47 +162,3 @@ def job_of_line(batch_id: BatchId, line: int) -> JobId:
 def line_of_job(job_id: JobId) -> int:
     """Return the number of the line that a job of a batch came from."""
     return int(job_id[-_LINE_DIGITS:], 16)
-
-
-@singledispatch
-def _apply(event: BatchEvent, batch: Batch, at: str) -> Batch:
-    raise AssertionError(event, batch, at)
-
-
-@_apply.register
-def _(event: BatchSubmitted, batch: Batch, at: str) -> Batch:
-    return replace(batch, submitted=event, created_at=at)
-
-
-@_apply.register
-def _(event: BatchStarted, batch: Batch, at: str) -> Batch:
-    del event
-    return replace(batch, state=BatchState.IN_PROGRESS, started_at=at)
-
-
-@_apply.register
-def _(event: BatchFailed, batch: Batch, at: str) -> Batch:
-    return replace(batch, state=BatchState.FAILED, errors=event.errors, ended_at=at)
-
-
-@_apply.register
-def _(event: BatchCancelRequested, batch: Batch, at: str) -> Batch:
-    del event
-    return replace(batch, state=BatchState.CANCELING, cancel_requested_at=at)
-
-
-@_apply.register
-def _(event: BatchFinalizing, batch: Batch, at: str) -> Batch:
-    del event
-    return replace(batch, state=BatchState.FINALIZING, finalizing_at=at)
-
-
-@_apply.register
-def _(event: BatchEnded, batch: Batch, at: str) -> Batch:
-    return replace(batch, state=BatchState.ENDED, ended_at=at, counts=event)
-
-
-@_apply.register
-def _(event: BatchDeleted, batch: Batch, at: str) -> Batch:
-    del event, at
-    return replace(batch, deleted=True)

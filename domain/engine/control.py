@@ -5,7 +5,7 @@ Every worker and every api reads the stream, so a change survives each of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -17,6 +17,8 @@ from domain.events.worker import (
     EngineEvent,
     EngineTuned,
 )
+from domain.log.codec import decode_recorded
+from domain.log.record import RecordedEvent
 from domain.values import StreamName
 
 #: The stream of these events.
@@ -60,124 +62,60 @@ class EngineValues:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineTuning:
-    """Values that replace those of the settings; ``None`` means the setting.
-
-    Attributes:
-        batch_window_ms: In [0, ``BATCH_WINDOW_MS_MAX``].
-        max_batch_size: In [1, ``BATCH_SIZE_MAX``].
-        gap_max_ms: In [0, ``GAP_MS_MAX``].
-    """
-
-    batch_window_ms: float | None = None
-    max_batch_size: int | None = None
-    gap_max_ms: float | None = None
-
-    def over(self, settings: EngineValues) -> EngineValues:
-        """Return the values in force."""
-        window, size, gap = self.batch_window_ms, self.max_batch_size, self.gap_max_ms
-        return EngineValues(
-            batch_window_ms=settings.batch_window_ms if window is None else window,
-            max_batch_size=settings.max_batch_size if size is None else size,
-            gap_max_ms=settings.gap_max_ms if gap is None else gap,
-        )
-
-    def check(self) -> None:
-        """Check the limits.
-
-        Raises:
-            InvalidRequest: A value is out of its limits.
-        """
-        _check("batch_window_ms", self.batch_window_ms, 0, BATCH_WINDOW_MS_MAX)
-        _check("max_batch_size", self.max_batch_size, 1, BATCH_SIZE_MAX)
-        _check("gap_max_ms", self.gap_max_ms, 0, GAP_MS_MAX)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineControl:
     """The folded stream.
 
     Attributes:
-        admission: Which jobs are accepted and started.
+        tuned: Values that replace those of the settings.
         reason: Why, if the operator gave a reason.
         since: RFC 3339 instant of the last change of ``admission``.
     """
 
-    tuning: EngineTuning = EngineTuning()
+    tuned: EngineTuned = EngineTuned()
     admission: AdmissionState = AdmissionState.OPEN
     reason: str | None = None
     since: str | None = None
     version: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tune:
-    """Replace all tuned values."""
-
-    tuning: EngineTuning
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetAdmission:
-    """Pause, drain or resume."""
-
-    admission: AdmissionState
-    reason: str | None = None
+#: The admission after an event, by its type.
+ADMISSION_AFTER: Final = {
+    AdmissionPaused.__name__: AdmissionState.PAUSED,
+    AdmissionResumed.__name__: AdmissionState.OPEN,
+    DrainStarted.__name__: AdmissionState.DRAINING,
+}
 
 
-EngineCommand = Tune | SetAdmission
+def in_force(tuned: EngineTuned, settings: EngineValues) -> EngineValues:
+    """Return the values with which the engine runs."""
+    given = {name: value for name, value in asdict(tuned).items() if value is not None}
+    return replace(settings, **given)
 
 
-def decide(control: EngineControl, command: EngineCommand) -> tuple[EngineEvent, ...]:
-    """Return the events that a command leads to; none where nothing changes.
+def decide(control: EngineControl, proposal: EngineEvent) -> tuple[EngineEvent, ...]:
+    """Return what is recorded of a proposed event: it, or nothing where nothing changes.
 
     Raises:
         InvalidRequest: A value is out of its limits.
     """
-    if isinstance(command, Tune):
-        tuning = command.tuning
-        tuning.check()
-        if tuning == control.tuning:
-            return ()
-        return (
-            EngineTuned(
-                batch_window_ms=tuning.batch_window_ms,
-                max_batch_size=tuning.max_batch_size,
-                gap_max_ms=tuning.gap_max_ms,
-            ),
-        )
-    if command.admission is control.admission:
-        return ()
-    match command.admission:
-        case AdmissionState.OPEN:
-            return (AdmissionResumed(),)
-        case AdmissionState.PAUSED:
-            return (AdmissionPaused(reason=command.reason),)
-        case AdmissionState.DRAINING:
-            return (DrainStarted(reason=command.reason),)
+    if isinstance(proposal, EngineTuned):
+        _check("batch_window_ms", proposal.batch_window_ms, 0, BATCH_WINDOW_MS_MAX)
+        _check("max_batch_size", proposal.max_batch_size, 1, BATCH_SIZE_MAX)
+        _check("gap_max_ms", proposal.gap_max_ms, 0, GAP_MS_MAX)
+        return () if proposal == control.tuned else (proposal,)
+    is_known = ADMISSION_AFTER[type(proposal).__name__] is control.admission
+    return () if is_known else (proposal,)
 
 
-def evolve(control: EngineControl, event: EngineEvent, *, at: str, version: int) -> EngineControl:
-    """Return the state after an event.
-
-    Args:
-        at: Its RFC 3339 instant.
-    """
-    after = replace(control, version=version)
-    match event:
-        case EngineTuned():
-            tuning = EngineTuning(
-                batch_window_ms=event.batch_window_ms,
-                max_batch_size=event.max_batch_size,
-                gap_max_ms=event.gap_max_ms,
-            )
-            return replace(after, tuning=tuning)
-        case AdmissionPaused(reason=reason):
-            return replace(after, admission=AdmissionState.PAUSED, reason=reason, since=at)
-        case DrainStarted(reason=reason):
-            return replace(after, admission=AdmissionState.DRAINING, reason=reason, since=at)
-        case AdmissionResumed():
-            return replace(after, admission=AdmissionState.OPEN, reason=None, since=at)
+def evolve(control: EngineControl, recorded: RecordedEvent) -> EngineControl:
+    """Return the state after the next event of the stream."""
+    event, at = decode_recorded(recorded), recorded.recorded_at
+    after = replace(control, version=recorded.version)
+    if isinstance(event, EngineTuned):
+        return replace(after, tuned=event)
+    assert isinstance(event, EngineEvent)
+    reason = None if isinstance(event, AdmissionResumed) else event.reason
+    return replace(after, admission=ADMISSION_AFTER[recorded.type], reason=reason, since=at)
 
 
 def _check(name: str, value: float | None, least: float, most: float) -> None:

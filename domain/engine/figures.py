@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 
 from domain.values import JobId
@@ -55,25 +55,11 @@ class WorkCounts:
 
     def since(self, earlier: WorkCounts) -> WorkCounts:
         """Return what was done after an earlier count of the same engine."""
-        return WorkCounts(
-            generated_tokens=self.generated_tokens - earlier.generated_tokens,
-            computed_tokens=self.computed_tokens - earlier.computed_tokens,
-            prompt_tokens=self.prompt_tokens - earlier.prompt_tokens,
-            cached_tokens=self.cached_tokens - earlier.cached_tokens,
-            first_tokens=self.first_tokens - earlier.first_tokens,
-            first_token_ms=self.first_token_ms - earlier.first_token_ms,
-        )
+        return WorkCounts(**{one: getattr(self, one) - getattr(earlier, one) for one in _COUNTS})
 
     def __add__(self, other: WorkCounts) -> WorkCounts:
         """Return both together."""
-        return WorkCounts(
-            generated_tokens=self.generated_tokens + other.generated_tokens,
-            computed_tokens=self.computed_tokens + other.computed_tokens,
-            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
-            cached_tokens=self.cached_tokens + other.cached_tokens,
-            first_tokens=self.first_tokens + other.first_tokens,
-            first_token_ms=self.first_token_ms + other.first_token_ms,
-        )
+        return WorkCounts(**{one: getattr(self, one) + getattr(other, one) for one in _COUNTS})
 
     @property
     def first_token_mean_ms(self) -> float | None:
@@ -86,12 +72,14 @@ class WorkCounts:
         return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else None
 
 
+_COUNTS = tuple(one.name for one in fields(WorkCounts))
+
+
 @dataclass(frozen=True, slots=True)
 class LiveFigures:
     """What an engine does now.
 
     Attributes:
-        rows: Its running sequences.
         slow_step: The step that has taken half of its limit, in words; ``None`` if none has.
     """
 

@@ -9,21 +9,21 @@ from dataclasses import dataclass, field
 from domain.engine.control import (
     ENGINE_STREAM,
     AdmissionState,
-    EngineCommand,
     EngineControl,
-    EngineTuning,
-    SetAdmission,
-    Tune,
     decide,
     evolve,
 )
 from domain.engine.workers import ControlSignals, ControlTopic
 from domain.errors import Draining, QueueUnavailable
-from domain.events.worker import EngineEvent
-from domain.log.codec import decode_recorded
+from domain.events.worker import (
+    AdmissionPaused,
+    AdmissionResumed,
+    DrainStarted,
+    EngineEvent,
+    EngineTuned,
+)
 from domain.log.folded_stream import FoldedStream
 from domain.log.ports import EventLog
-from domain.log.record import RecordedEvent
 from domain.ports import IdSource
 
 
@@ -42,7 +42,7 @@ class EngineControls:
 
     def __post_init__(self) -> None:
         self._stream = FoldedStream(
-            ENGINE_STREAM, log=self.log, ids=self.ids, initial=EngineControl(), evolve=_evolve
+            ENGINE_STREAM, log=self.log, ids=self.ids, initial=EngineControl(), evolve=evolve
         )
 
     def current(self) -> EngineControl:
@@ -63,7 +63,7 @@ class EngineControls:
             raise Draining("the service drains: it accepts no new jobs until it is resumed")
 
     def tune(
-        self, change: Callable[[EngineTuning], EngineTuning], *, correlation_id: str
+        self, change: Callable[[EngineTuned], EngineTuned], *, correlation_id: str
     ) -> EngineControl:
         """Change the tuned values, and nudge the workers.
 
@@ -73,29 +73,27 @@ class EngineControls:
         Raises:
             InvalidRequest: A value is out of its limits.
         """
-        return self._commit(lambda now: Tune(tuning=change(now.tuning)), correlation_id)
+        return self._commit(lambda now: change(now.tuned), correlation_id)
 
     def set_admission(
         self, admission: AdmissionState, *, reason: str | None = None, correlation_id: str
     ) -> EngineControl:
         """Pause, drain or resume, and nudge the workers."""
-        command = SetAdmission(admission=admission, reason=reason)
-        return self._commit(lambda _: command, correlation_id)
+        event: EngineEvent = AdmissionResumed()
+        if admission is AdmissionState.PAUSED:
+            event = AdmissionPaused(reason=reason)
+        elif admission is AdmissionState.DRAINING:
+            event = DrainStarted(reason=reason)
+        return self._commit(lambda _: event, correlation_id)
 
     def _commit(
-        self, command: Callable[[EngineControl], EngineCommand], correlation_id: str
+        self, propose: Callable[[EngineControl], EngineEvent], correlation_id: str
     ) -> EngineControl:
         is_changed = self._stream.commit(
-            lambda now: decide(now, command(now)), correlation_id=correlation_id
+            lambda now: decide(now, propose(now)), correlation_id=correlation_id
         )
         if is_changed:
             # Workers that miss the signal look at the log from time to time.
             with suppress(QueueUnavailable):
                 self.signals.nudge(ControlTopic.ENGINE)
         return self._stream.read()
-
-
-def _evolve(control: EngineControl, recorded: RecordedEvent) -> EngineControl:
-    event = decode_recorded(recorded)
-    assert isinstance(event, EngineEvent)
-    return evolve(control, event, at=recorded.recorded_at, version=recorded.version)

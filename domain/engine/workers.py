@@ -37,7 +37,6 @@ class TurnState:
     """The state of the scheduler without the waiting jobs, small enough for a heartbeat.
 
     Attributes:
-        slots: Jobs that may run at once.
         interactive_reserved: Slots that batch jobs may not take.
         lines: The queues of agents with waiting jobs.
         passed_batch: Turns of interactive jobs since a batch job had one, while some waited.
@@ -65,11 +64,9 @@ class ControlSignals(Protocol):
 
     def nudge_cancel(self, job_id: JobId) -> None:
         """Signal that the cancellation of a job is recorded."""
-        ...
 
     def nudge(self, topic: ControlTopic) -> None:
         """Signal to all workers that a part of the log that they follow has changed."""
-        ...
 
 
 class WorkerState(StrEnum):
@@ -151,12 +148,9 @@ class WorkerPulses(Protocol):
 
     def beat(self, pulse: WorkerPulse) -> PulseReply:
         """Renew the heartbeat of a worker."""
-        ...
 
     def watch(self) -> None:
         """Ask the workers for their rows; the request expires within seconds."""
-        ...
 
     def alive(self) -> tuple[WorkerPulse, ...]:
         """Return the workers that are alive."""
-        ...

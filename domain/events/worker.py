@@ -77,9 +77,9 @@ class EngineTuned:
         gap_max_ms: Longest pause of a stream while another prompt is read.
     """
 
-    batch_window_ms: float | None
-    max_batch_size: int | None
-    gap_max_ms: float | None
+    batch_window_ms: float | None = None
+    max_batch_size: int | None = None
+    gap_max_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -142,11 +142,9 @@ class AttemptObserver(Protocol):
 
     def loaded(self, job: LoadedJob) -> None:
         """Note that this thread works on a job from here on."""
-        ...
 
     def ended(self, report: AttemptReport) -> None:
         """Note the end of an attempt, or of a job that needed none."""
-        ...
 
 
 class Unobserved:

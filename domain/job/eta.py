@@ -235,18 +235,15 @@ class EtaSource(Protocol):
 
     def of(self, job_id: JobId) -> Forecast | None:
         """Return the forecast of a job; ``None`` if there is none."""
-        ...
 
     def room_in_s(self, priority: Priority, *, waiting: int, limit: int) -> float | None:
         """Return the result of ``seconds_until_room``."""
-        ...
 
     def full_s(self) -> float:
         """Return how long an interactive job has waited for memory, in seconds.
 
         Of several workers the one with the shortest wait counts; 0 where none reports a wait.
         """
-        ...
 
 
 class _QueueSimulation:

@@ -57,7 +57,6 @@ class TurnRequest:
     """A job that asks for its turn.
 
     Attributes:
-        line: Its line; see ``line_of``.
         urgency: The highest is first in its line.
         has_begun: Whether it goes on also while others are paused.
     """
@@ -251,19 +250,15 @@ class QueueTurn(Protocol):
 
     def wait(self) -> bool:
         """Block until the turn of the job; ``False`` if it was cancelled or the worker stops."""
-        ...
 
     def cancel(self) -> None:
         """End the wait."""
-        ...
 
     def clear(self) -> None:
         """End the trial of a suspect: other jobs may start beside it."""
-        ...
 
     def release(self) -> None:
         """Give back the place or the slot; a second call does nothing."""
-        ...
 
 
 class FairScheduler(Protocol):
@@ -271,4 +266,3 @@ class FairScheduler(Protocol):
 
     def request_turn(self, job: TurnRequest) -> QueueTurn:
         """Take a place in the order."""
-        ...

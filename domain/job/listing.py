@@ -77,7 +77,6 @@ class JobViews(Protocol):
 
     def get(self, job_id: JobId) -> Job | None:
         """Return the row of a job, if there is one."""
-        ...
 
     def page(
         self, wanted: JobFilter = ALL_JOBS, *, limit: int, before: JobId | None = None
@@ -88,11 +87,9 @@ class JobViews(Protocol):
             before: Only jobs accepted before this one; an unknown id gives an empty page, and so
                 does one of another owner.
         """
-        ...
 
     def unfinished(self, *, with_held: bool = True) -> tuple[Job, ...]:
         """Return every job that has not ended, oldest first."""
-        ...
 
     def held(self, now: str, *, limit: int, after: int = 0) -> tuple[Job, ...]:
         """Return held jobs that may be due, oldest first.
@@ -102,36 +99,29 @@ class JobViews(Protocol):
         Args:
             after: Only those accepted at a later position.
         """
-        ...
 
     def count_held(self, *, owner: Owner | None = None) -> int:
         """Return the number of held jobs, of an API key or of all."""
-        ...
 
     def overdue(self, now: str) -> tuple[Job, ...]:
         """Return open jobs without a cancellation whose deadline is ``now`` or earlier.
 
         Instants are texts in the form of the log; the oldest job comes first.
         """
-        ...
 
     def keyed(self, key: Digest) -> Job | None:
         """Return the job of an idempotency key, if there is one."""
-        ...
 
     def holder(self, unique: Digest, *, at: str) -> Job | None:
         """Return the job that is unique at an instant (in the form of the log), if there is one."""
-        ...
 
     def alike(self, asked: Digest, *, limit: int) -> tuple[Job, ...]:
         """Return the jobs of equal requests, newest first."""
-        ...
 
     def waiting(
         self, priority: Priority, *, owner: Owner | None = None
     ) -> Mapping[str | None, int]:
         """Return how many jobs of a queue, or of an API key in it, wait, by their bound model."""
-        ...
 
     def counts(self) -> Mapping[JobStatus, int]:
         """Return the number of jobs of every status, 0 included.
@@ -139,11 +129,9 @@ class JobViews(Protocol):
         Raises:
             LogUnavailable: The log cannot be read.
         """
-        ...
 
     def bound_models(self) -> tuple[str, ...]:
         """Return the models that queued and running jobs are bound to, in order."""
-        ...
 
     def bound(self, model: str, *, accepted_before: str, limit: int) -> tuple[Job, ...]:
         """Return open jobs without a cancellation that are bound to a model, oldest first.
@@ -152,7 +140,6 @@ class JobViews(Protocol):
             accepted_before: Of the jobs that wait for their model, only those accepted before this
                 instant, and those whose attempt has begun.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,16 +164,12 @@ class QueueViews(Protocol):
 
     def queued(self, priority: Priority, *, limit: int) -> tuple[QueuedJob, ...]:
         """Return the jobs of a queue that wait for a worker, oldest first."""
-        ...
 
     def running(self, *, limit: int) -> tuple[RunningJob, ...]:
         """Return jobs whose attempt has begun, oldest first."""
-        ...
 
     def measured(self, *, limit: int) -> tuple[MeasuredJob, ...]:
         """Return completed jobs, the latest accepted first."""
-        ...
 
     def open_jobs(self) -> OpenJobs:
         """Return the numbers of open jobs; the cost does not grow with the ended ones."""
-        ...

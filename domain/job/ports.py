@@ -40,11 +40,8 @@ class JobQueue(Protocol):
         """Enqueue a job unless it is queued or a worker has it; return whether it was added.
 
         Args:
-            line: Its line; see ``line_of``.
-            model: The model that it is bound to.
             urgency: The highest is first in its line.
         """
-        ...
 
     def remove(
         self,
@@ -56,15 +53,10 @@ class JobQueue(Protocol):
     ) -> bool:
         """Take a job out of the queue before any worker took it; atomic.
 
-        Args:
-            line: Its line; see ``line_of``.
-            model: The model that it is bound to.
-
         Returns:
             Whether it was waiting, or in the hands of a worker that is gone; ``False`` if a worker
             has or had it.
         """
-        ...
 
 
 class ItemSink(Protocol):
@@ -81,7 +73,6 @@ class ItemSink(Protocol):
             QueueUnavailable: The broker cannot be reached, or refuses writes; the items may or may
                 not be stored.
         """
-        ...
 
 
 class ItemBacklog(Protocol):
@@ -96,18 +87,15 @@ class ItemBacklog(Protocol):
         Raises:
             QueueUnavailable: The broker cannot be reached, or refuses writes.
         """
-        ...
 
     def read(self, job_id: JobId, *, after: int = -1) -> tuple[StreamItem, ...]:
         """Return stored items of the newest epoch with a number above ``after``, in order."""
-        ...
 
     def forget(self, job_id: JobId, *, through: int) -> None:
         """Delete the stored items of a job whose answer begins anew.
 
         Later items of attempts up to ``through`` are dropped without an error.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +115,9 @@ class ItemReader(Protocol):
 
     def announced(self, item: StreamItem, size: int) -> None:
         """Receive an item of ``size`` bytes."""
-        ...
 
     def lag(self) -> None:
         """Note that announcements may have been missed: the store has what they carried."""
-        ...
 
 
 class ItemSource(Protocol):
@@ -143,11 +129,9 @@ class ItemSource(Protocol):
 
     def register(self, job_id: JobId, reader: ItemReader) -> None:
         """Announce the items of a job to a reader from now on; it may be submitted afterwards."""
-        ...
 
     def unregister(self, job_id: JobId, reader: ItemReader) -> None:
         """Announce nothing more to a reader; a second call does nothing."""
-        ...
 
     async def read_page(self, job_id: JobId, cursor: tuple[int, int] | None) -> ItemPage:
         """Return stored items of all attempts behind an attempt and a number of it.
@@ -158,7 +142,6 @@ class ItemSource(Protocol):
         Raises:
             QueueUnavailable: The broker cannot be reached.
         """
-        ...
 
 
 class RunningJobs(Protocol):
@@ -166,7 +149,6 @@ class RunningJobs(Protocol):
 
     def claim(self, job_id: JobId) -> AbstractContextManager[bool]:
         """Claim a job for a ``with`` block; yields ``False`` if it is claimed already."""
-        ...
 
     def attach(self, job_id: JobId, handle: Cancellable, *, attempt: int) -> None:
         """Set the handle to cancel when the log has a cancellation of a claimed job.
@@ -176,4 +158,3 @@ class RunningJobs(Protocol):
             attempt: Number of its attempt: a cancellation from before a retry does not reach the
                 attempts after it.
         """
-        ...

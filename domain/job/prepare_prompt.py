@@ -78,7 +78,6 @@ class PromptTokens:
     """A prompt as the model reads it.
 
     Attributes:
-        ids: Its tokens.
         text: The prompt as text, if the request echoes it.
     """
 
@@ -95,7 +94,6 @@ class TokenCounter(Protocol):
         Raises:
             InvalidRequest: Also for a prompt that does not fit the context; else as ``count``.
         """
-        ...
 
     def count(self, request: ChatRequest) -> int:
         """Return the length of the prompt in tokens, as a call would report it.
@@ -110,7 +108,6 @@ class TokenCounter(Protocol):
             Overloaded: Too many counts are waiting.
             QueueUnavailable: The broker cannot be reached.
         """
-        ...
 
 
 class PromptCounter:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import singledispatch
 from typing import Literal
 
 from domain.chat.embedding import EMBEDDINGS_PROTOCOL
@@ -93,7 +92,6 @@ class Job:
         started: The start event of the latest attempt, if there is one.
         started_at: Instant of the first attempt.
         finished_at: Instant of the terminal event.
-        cancel_requested: Whether a cancellation is recorded.
         expiring: Whether a deadline, or the absence of its model, caused that cancellation.
         model_absent: Whether the absence of its model did.
         attached: Recorded repeats that got this answer.
@@ -325,45 +323,43 @@ def _erased(job: Job, erased: Sequence[bool]) -> Job:
     )
 
 
-@singledispatch
 def _apply(event: JobEvent, job: Job, at: str) -> Job:
-    raise AssertionError(event, job, at)
+    match event:
+        case AttemptStarted():
+            return _started(event, job, at)
+        case AttemptFailed():
+            return _attempt_failed(event, job)
+        case JobCancelled() | JobCompleted() | JobFailed() | JobExpired():
+            return _ended(event, replace(job, active_attempt=False, finished_at=at))
+        case JobRetried():
+            return _retried(job)
+        case JobReleased():
+            request = event.request or job.submitted.request
+            submitted = replace(job.submitted, request=request)
+            return replace(job, submitted=submitted, status=JobStatus.QUEUED, queued_at=at)
+        case _:
+            return _noted(event, job)
 
 
-@_apply.register
-def _(event: EmbeddingRequested, job: Job, at: str) -> Job:
-    del event, at  # the request has the texts
-    return job
+def _noted(event: JobEvent, job: Job) -> Job:
+    """Return a job after an event that does not change its status."""
+    match event:
+        case JobAttached():
+            return replace(job, attached=job.attached + 1)
+        case JobHidden():
+            return replace(job, hidden=True)
+        case JobRelabelled():
+            return replace(job, submitted=replace(job.submitted, wire=event.wire))
+        case JobCancelRequested(reason=reason):
+            absent = reason == MODEL_ABSENT
+            is_late = absent or reason == DEADLINE
+            return replace(job, cancel_requested=True, expiring=is_late, model_absent=absent)
+        case _:
+            assert isinstance(event, EmbeddingRequested)
+            return job  # the request has the texts
 
 
-@_apply.register
-def _(event: JobAttached, job: Job, at: str) -> Job:
-    del event, at
-    return replace(job, attached=job.attached + 1)
-
-
-@_apply.register
-def _(event: JobHidden, job: Job, at: str) -> Job:
-    del event, at
-    return replace(job, hidden=True)
-
-
-@_apply.register
-def _(event: JobRelabelled, job: Job, at: str) -> Job:
-    del at
-    return replace(job, submitted=replace(job.submitted, wire=event.wire))
-
-
-@_apply.register
-def _(event: JobReleased, job: Job, at: str) -> Job:
-    submitted = job.submitted
-    if event.request is not None:
-        submitted = replace(submitted, request=event.request)
-    return replace(job, submitted=submitted, status=JobStatus.QUEUED, queued_at=at)
-
-
-@_apply.register
-def _(event: AttemptStarted, job: Job, at: str) -> Job:
+def _started(event: AttemptStarted, job: Job, at: str) -> Job:
     epoch = epoch_after(job, event.fingerprint)
     # Deaths under another model do not count against this one.
     is_same = epoch == job.epoch
@@ -414,9 +410,7 @@ def device_failures(job: Job, emitted_tokens: int) -> int:
     return 0 if emitted_tokens > job.resumed_tokens else job.device_failures
 
 
-@_apply.register
-def _(event: AttemptFailed, job: Job, at: str) -> Job:
-    del at
+def _attempt_failed(event: AttemptFailed, job: Job) -> Job:
     has_died = event.error == EngineLost.code and event.attempt > 0
     is_counted = job.deaths > 0 if has_died else event.error not in _UNCOUNTED
     return replace(
@@ -433,75 +427,27 @@ def _(event: AttemptFailed, job: Job, at: str) -> Job:
     )
 
 
-@_apply.register
-def _(event: JobCancelRequested, job: Job, at: str) -> Job:
-    del at
-    return replace(
+def _ended(event: JobCancelled | JobCompleted | JobFailed | JobExpired, job: Job) -> Job:
+    if isinstance(event, JobFailed):
+        status, message = JobStatus.FAILED, event.message
+        return replace(job, status=status, error=event.error, error_message=message)
+    job = replace(
         job,
-        cancel_requested=True,
-        expiring=event.reason in {DEADLINE, MODEL_ABSENT},
-        model_absent=event.reason == MODEL_ABSENT,
-    )
-
-
-@_apply.register
-def _(event: JobCancelled, job: Job, at: str) -> Job:
-    return replace(
-        job,
-        status=JobStatus.CANCELLED,
-        active_attempt=False,
-        finished_at=at,
-        stop_reason=StopReason.CANCELLED,
         usage=event.usage,
         timings=event.timings or job.timings,
         output=event.output,
         error=None,
         error_message=None,
     )
-
-
-@_apply.register
-def _(event: JobCompleted, job: Job, at: str) -> Job:
-    return replace(
-        job,
-        status=JobStatus.COMPLETED,
-        active_attempt=False,
-        finished_at=at,
-        stop_reason=event.stop_reason,
-        stop_sequence=event.stop_sequence,
-        usage=event.usage,
-        timings=event.timings,
-        output=event.output,
-        error=None,
-        error_message=None,
-    )
-
-
-@_apply.register
-def _(event: JobFailed, job: Job, at: str) -> Job:
-    return replace(
-        job,
-        status=JobStatus.FAILED,
-        active_attempt=False,
-        finished_at=at,
-        error=event.error,
-        error_message=event.message,
-    )
-
-
-@_apply.register
-def _(event: JobExpired, job: Job, at: str) -> Job:
-    return replace(
-        job,
-        status=JobStatus.EXPIRED,
-        active_attempt=False,
-        finished_at=at,
-        usage=event.usage,
-        timings=event.timings or job.timings,
-        output=event.output,
-        error="expired",
-        error_message=why_expired(event),
-    )
+    match event:
+        case JobCompleted(stop_reason=reason, stop_sequence=text):
+            status = JobStatus.COMPLETED
+            return replace(job, status=status, stop_reason=reason, stop_sequence=text)
+        case JobCancelled():
+            return replace(job, status=JobStatus.CANCELLED, stop_reason=StopReason.CANCELLED)
+        case JobExpired():
+            status, message = JobStatus.EXPIRED, why_expired(event)
+            return replace(job, status=status, error="expired", error_message=message)
 
 
 def why_expired(event: JobExpired) -> str:
@@ -514,9 +460,7 @@ def why_expired(event: JobExpired) -> str:
     return f"the deadline {event.deadline} passed"
 
 
-@_apply.register
-def _(event: JobRetried, job: Job, at: str) -> Job:
-    del event, at
+def _retried(job: Job) -> Job:
     # A passed deadline would expire the retry at once.
     timeless = replace(job.submitted, deadline=None, finish_deadline=None, start_after=None)
     return replace(

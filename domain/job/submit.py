@@ -27,7 +27,7 @@ from domain.job.state import first_status
 from domain.log.ports import EventLog
 from domain.log.record import Draft
 from domain.ports import IdSource
-from domain.shares import share_of, shortage
+from domain.shares import require_one_more, share_of, shortage
 from domain.values import Digest, JobId, JobStatus, Owner, Priority, StreamName, digest_of
 
 #: Why a submission gets the job that is unique already; a reason of ``JobAttached``.
@@ -146,7 +146,6 @@ class JobSubmission:
         The job is enqueued again, in case the queue lost it.
 
         Args:
-            job_id: The earlier job.
             reason: As in ``JobAttached``.
             trace: W3C ``traceparent`` of that request.
 
@@ -292,8 +291,6 @@ def require_share(
 
 #: Jobs that may be held at once.
 HELD_MAX: Final = 10_000
-#: ``Retry-After`` of a job that cannot be held, in seconds.
-HELD_RETRY_S: Final = 60
 
 
 def require_hold(owner: Owner | None, views: JobViews) -> None:
@@ -306,15 +303,13 @@ def require_hold(owner: Owner | None, views: JobViews) -> None:
         Overloaded: Naming the limit.
         RateLimited: Naming the share of the key.
     """
-    mine = None if owner is None else views.count_held(owner=owner)
-    found = shortage(HELD_MAX, held=views.count_held(), mine=mine)
-    if found is None:
-        return
-    full = f"{HELD_MAX} jobs are held already; cancel some"
-    if found.of_holder:
-        full = f"this key may have {found.limit} of the {HELD_MAX} held jobs; cancel some"
-        raise RateLimited(full, retry_after_s=HELD_RETRY_S)
-    raise Overloaded(full, retry_after_s=HELD_RETRY_S)
+    require_one_more(
+        HELD_MAX,
+        held=views.count_held(),
+        mine=None if owner is None else views.count_held(owner=owner),
+        what="held jobs",
+        hint="cancel some",
+    )
 
 
 def _require_memory(priority: Priority, wait_max_s: float, waiting: int, eta: EtaSource) -> None:

@@ -298,9 +298,6 @@ class Partings:
 
         Args:
             names: Hashes of its first whole blocks, all but perhaps the last one.
-            last_message: Position at which its last message begins; 0 if that is not known.
-            client: Name of its tools and system prompt.
-            agent: The agent of its job; ``None`` if it has none.
 
         Returns:
             Its end; of a repeated prompt that of the first time.

@@ -34,7 +34,6 @@ class BlockPlaces(Protocol):
         Args:
             names: At most ``NAMES_MAX``.
         """
-        ...
 
     def forget(self, names: Sequence[BlockHash]) -> int:
         """Delete blocks in memory and on disk; return the number of workers that began to.
@@ -44,4 +43,3 @@ class BlockPlaces(Protocol):
         Args:
             names: At most ``NAMES_MAX``.
         """
-        ...

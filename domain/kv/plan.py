@@ -146,14 +146,10 @@ class MemoryPlan:
     """The memory of a model and its contexts on one device; sizes in bytes.
 
     Attributes:
-        device_bytes: Memory that the GPU may use.
-        usable_bytes: The part of it that is planned.
         step_bytes: Working set of one step on a context of the planned length.
         kv_budget_bytes: What remains for contexts; 0 where nothing does.
         kv_token_bytes: Keys and values of one token in the layers with full attention.
         kv_fixed_bytes: Windows and states of one context of the planned length.
-        agents: Contexts that take turns.
-        context_tokens: Length of each.
         resident_contexts: Contexts that fit in memory together, at most ``agents``.
         longest_context_tokens: Longest context that fits alone, at most the model's own.
         disk_bytes: Block files of all contexts.
@@ -190,7 +186,6 @@ class ContextCosts:
     Attributes:
         live_bytes: From the tokens of a context to the bytes of its caches, or of the budget that
             it needs.
-        context_length: Longest context, in tokens.
     """
 
     weights_bytes: int

@@ -50,11 +50,9 @@ class ContextArrays(Protocol):
 
     def keep(self, context: Context, start: int, stop: int, slots: int) -> None:
         """Free all but the tokens ``start`` to ``stop``, with room for ``slots``."""
-        ...
 
     def drop(self, holder: Holder) -> None:
         """Free all arrays of a context or a checkpoint."""
-        ...
 
 
 class BlockPool:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from domain.errors import CorruptLog
 from domain.events.worker import LogArchived
-from domain.log.codec import decode_event
+from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog
-from domain.log.record import GENESIS_HASH, LogHead, verify_link
+from domain.log.record import GENESIS_HASH, EventFilter, LogHead, verify_link
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ def check_stretch(log: EventLog, *, after: int, limit: int) -> CheckedStretch:
     try:
         if start > anchor.position:
             before = through = _head_at(log, start)
-        for event in log.read_all(after=start, limit=limit):
+        for event in log.select(after=start, limit=limit):
             through = verify_link(event, through)
     except CorruptLog as error:
         fault = error
@@ -62,16 +62,16 @@ def check_stretch(log: EventLog, *, after: int, limit: int) -> CheckedStretch:
 
 def _anchor(log: EventLog) -> LogHead:
     """Return the last archived event, which the rest of the log follows."""
-    recorded = log.latest(LogArchived.__name__)
-    if recorded is None:
+    last = log.select_before(EventFilter(types=[LogArchived.__name__]), limit=1)
+    if not last:
         return LogHead(position=0, hash=GENESIS_HASH)
-    event = decode_event(recorded.type, recorded.schema_version, recorded.data)
+    event = decode_recorded(last[0])
     assert isinstance(event, LogArchived)
     return LogHead(position=event.last_position, hash=event.last_hash)
 
 
 def _head_at(log: EventLog, position: int) -> LogHead:
-    found = log.read_all(after=position - 1, limit=1)
+    found = log.select(after=position - 1, limit=1)
     if not found or found[0].position != position:
         raise CorruptLog(position, "the event is missing")
     return LogHead(position=position, hash=found[0].hash)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
@@ -11,7 +11,7 @@ from domain.events.event import Event
 from domain.log.ports import EventLog
 from domain.log.record import Draft, RecordedEvent
 from domain.ports import IdSource
-from domain.values import StreamName
+from domain.values import Digest, StreamName
 
 #: Most times that a decision is tried. A stream has few writers: more than two conflicts in a row
 #: mean that one of them loops.
@@ -38,7 +38,6 @@ class VersionedState(Protocol):
     @property
     def version(self) -> int:
         """Version of the last event; 0 before the first."""
-        ...
 
 
 State = TypeVar("State", bound=VersionedState)
@@ -65,23 +64,31 @@ class FoldedStream(Generic[State]):
         self._ids = ids
         self._evolve = evolve
         self._state = initial
+        self._last: RecordedEvent | None = None
 
     def read(self) -> State:
         """Return the state as of now; reads only what is new in the log."""
         # A concurrent call may fold the same events; either result may be kept.
         state = self._state
         for recorded in self._log.load(self._stream, after_version=state.version):
-            state = self._evolve(state, recorded)
+            state, self._last = self._evolve(state, recorded), recorded
         self._state = state
         return state
 
     def commit(
-        self, decide: Callable[[State], Sequence[Event]], *, correlation_id: str = ""
+        self,
+        decide: Callable[[State], Sequence[Event]],
+        *,
+        correlation_id: str = "",
+        payloads: Mapping[Digest, bytes] | None = None,
+        continues: bool = False,
     ) -> bool:
         """Decide on the present state and append; decide again after a concurrent append.
 
         Args:
             correlation_id: The request that leads to them; by default the first event of them.
+            payloads: Texts that the events refer to, by digest; read after the decision.
+            continues: Whether they follow from the last event of the stream, and from its request.
 
         Returns:
             Whether events were appended.
@@ -89,16 +96,28 @@ class FoldedStream(Generic[State]):
 
         def append() -> bool:
             state = self.read()
-            drafts = self._drafts(decide(state), correlation_id)
+            events, last = decide(state), self._last if continues else None
+            drafts = self._drafts(events, correlation_id, last)
             if drafts:
-                self._log.append(self._stream, drafts, expected_version=state.version)
+                self._log.append(
+                    self._stream, drafts, expected_version=state.version, payloads=payloads
+                )
             return bool(drafts)
 
         return again_after_conflicts(append)
 
-    def _drafts(self, events: Sequence[Event], correlation_id: str) -> list[Draft]:
+    def _drafts(
+        self, events: Sequence[Event], correlation_id: str, last: RecordedEvent | None
+    ) -> list[Draft]:
         ids = [self._ids.event_id() for _ in events]
+        if last is not None:
+            correlation_id = last.correlation_id
         return [
-            Draft(event_id=event_id, event=event, correlation_id=correlation_id or ids[0])
+            Draft(
+                event_id=event_id,
+                event=event,
+                correlation_id=correlation_id or ids[0],
+                causation_id=None if last is None else last.event_id,
+            )
             for event_id, event in zip(ids, events, strict=True)
         ]

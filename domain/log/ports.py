@@ -17,26 +17,18 @@ class EventReader(Protocol):
 
     def load(self, stream: StreamName, *, after_version: int = 0) -> tuple[RecordedEvent, ...]:
         """Return the events of ``stream`` after a version, in order; empty if there is none."""
-        ...
 
-    def read_all(
+    def select(
         self,
+        wanted: EventFilter = EventFilter(),  # noqa: B008 - frozen
         *,
         after: int = 0,
         limit: int = 100,
-        stream: StreamName | None = None,
-        types: Sequence[str] = (),
     ) -> tuple[RecordedEvent, ...]:
-        """Return at most ``limit`` events with a position above ``after``, in order.
-
-        Args:
-            types: Only events of these types; all if empty.
-        """
-        ...
+        """Return at most ``limit`` events that fit, with a position above ``after``, in order."""
 
     def head(self) -> LogHead:
         """Return the last position and its hash."""
-        ...
 
 
 class EventLog(EventReader, Protocol):
@@ -67,23 +59,14 @@ class EventLog(EventReader, Protocol):
             UniqueJobExists: A submitted job is unique, and another job holds that now.
             LogUnavailable: Nothing was written (disk full, locked too long, closed).
         """
-        ...
-
-    def select(
-        self, wanted: EventFilter, *, after: int = 0, limit: int = 100
-    ) -> tuple[RecordedEvent, ...]:
-        """Return at most ``limit`` events that fit, with a position above ``after``, in order."""
-        ...
 
     def select_before(
-        self, wanted: EventFilter, *, before: int, limit: int = 100
+        self, wanted: EventFilter, *, before: int | None = None, limit: int = 100
     ) -> tuple[RecordedEvent, ...]:
-        """Return the last ``limit`` events that fit, with a position below ``before``, in order."""
-        ...
+        """Return the last ``limit`` events that fit, in order.
 
-    def latest(self, type_name: str) -> RecordedEvent | None:
-        """Return the last event of a type, if there is one."""
-        ...
+        Their positions are below ``before``; ``None`` is the end of the log.
+        """
 
     def check_writable(self) -> None:
         """Check that the log can be read, and that the last appends were written.
@@ -91,7 +74,6 @@ class EventLog(EventReader, Protocol):
         Raises:
             LogUnavailable: It cannot be read, or an append failed within the last seconds.
         """
-        ...
 
 
 class Owners(Protocol):
@@ -105,7 +87,6 @@ class Owners(Protocol):
         Raises:
             LogUnavailable: The log cannot be read.
         """
-        ...
 
 
 class PayloadStore(Protocol):
@@ -118,4 +99,3 @@ class PayloadStore(Protocol):
             PayloadMissing: It was erased or never stored.
             PayloadDamaged: Its content does not have this digest.
         """
-        ...

@@ -46,8 +46,6 @@ class RecordedEvent:
         schema_version: Version of the shape of ``data``.
         data: The event as JSON values; a text that a client wrote stands there as its digest
             (``domain.log.codec.TEXT_FIELDS``).
-        correlation_id: The request that all of this belongs to.
-        causation_id: The event that led to this one, if one did.
         recorded_at: RFC 3339 instant in UTC with microseconds.
         prev_hash: ``hash`` of the event at ``position - 1``.
         hash: SHA-256 in hex over the canonical JSON of all fields above.

@@ -120,7 +120,6 @@ class TextOwners:
     """The owners of a log, and which of their texts are needed.
 
     Args:
-        jobs: Every job.
         texts: Digests of the texts by the stream that refers to them, the chunks of files included.
         events: Those of ``LIFE_TYPES``, in order.
         parts: Digests of the chunks of a manifest, by the manifest's digest.

@@ -45,12 +45,7 @@ WAIT_MAX_S: Final = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnDemandRules:
-    """The limits of swaps that jobs cause.
-
-    Attributes:
-        residence_min_s: Least seconds for which a model serves.
-        wait_max_s: Seconds after which a waiting job ends the turn of a model that has work.
-    """
+    """The limits of swaps that jobs cause."""
 
     residence_min_s: float = RESIDENCE_MIN_S
     wait_max_s: float = WAIT_MAX_S
@@ -130,8 +125,6 @@ class ModelSwaps:
 
         Args:
             model: A registered name.
-            drain_s: Seconds that running jobs have to finish.
-            place: The data directory of the only worker that is meant; empty for all workers.
             reason: What causes the swap; by default a request.
         """
         reason = reason or SwapReason.REQUEST

@@ -195,21 +195,17 @@ class UsageViews(Protocol):
 
         The cost does not grow with the log, and no figure ever decreases.
         """
-        ...
 
     def histograms(self) -> Mapping[tuple[str, Measure], Histogram]:
         """Return the histograms since the log began, by model and measure; same cost."""
-        ...
 
     def by_agent(
         self, *, since: str | None = None, until: str | None = None
     ) -> Mapping[tuple[str, str], UsageFigures]:
         """Return sums by model and agent; ``since`` and ``until`` as in ``grouped``."""
-        ...
 
     def first_agents(self, limit: int) -> tuple[str, ...]:
         """Return the agents that were seen first, in order; a later agent changes none of them."""
-        ...
 
     def grouped(
         self,
@@ -225,6 +221,4 @@ class UsageViews(Protocol):
             group: What to group by; an empty name is a job without an agent or a model.
             since: First hour, e.g. ``2026-11-22T18``.
             until: The hour after the last one.
-            owner: Only jobs of this API key.
         """
-        ...

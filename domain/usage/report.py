@@ -90,7 +90,6 @@ def report_usage(
     Args:
         since: RFC 3339 instant, of which the whole hour counts; ``None`` for the whole log.
         limit: Most rows: the latest hours or days, or the agents or models with the most tokens.
-        owner: Only jobs of this API key.
 
     Raises:
         LogUnavailable: The log cannot be read.

@@ -17,7 +17,6 @@ from domain.batch.state import BATCH_PREFIX, Batch, BatchId, BatchState, evolve
 from domain.errors import ConcurrencyConflict, InvalidRequest, WebhookNotFound
 from domain.events.batch import (
     BatchEnded,
-    BatchEvent,
     BatchFailed,
     WebhookEvent,
     WebhookGivenUp,
@@ -27,7 +26,7 @@ from domain.events.job import JobCancelled, JobCompleted, JobExpired, JobFailed,
 from domain.job.state import Job, fold_recorded
 from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog
-from domain.log.record import Draft, RecordedEvent
+from domain.log.record import Draft, EventFilter, RecordedEvent
 from domain.log.subscriptions import Subscription, Subscriptions
 from domain.ports import Clock, IdSource
 from domain.values import Owner, StreamName, rfc3339
@@ -96,7 +95,7 @@ class WebhookCollector:
         """
         pushing = _pushing(self.subscriptions)
         types = {*_ENDS, *(name for reader in pushing for name in reader.wanted.types)}
-        events = self.log.read_all(after=after, limit=PAGE_EVENTS, types=sorted(types))
+        events = self.log.select(EventFilter(types=sorted(types)), after=after, limit=PAGE_EVENTS)
         if not events:
             return after
         fresh = [webhook for event in events for webhook in _webhooks_of(event, pushing, self)]
@@ -213,9 +212,7 @@ def _webhooks_of_end(end: RecordedEvent, collector: WebhookCollector) -> Sequenc
         return _webhooks_of_job(events, collector)
     batch = Batch(id=BatchId(end.stream))
     for recorded in events:
-        event = decode_recorded(recorded)
-        assert isinstance(event, BatchEvent)
-        batch = evolve(batch, event, recorded.recorded_at)
+        batch = evolve(batch, recorded)
     facts = batch.facts
     urls = _receivers(facts.webhook, facts.owner, collector.urls)
     data = collector.describe_batch(batch)
@@ -317,7 +314,7 @@ def _record(webhook: Webhook, event: WebhookEvent, *, log: EventLog, ids: IdSour
     before = log.load(stream)
     if before and before[-1].type == type(event).__name__:
         return  # a crash came after this append
-    subject = log.read_all(stream=StreamName(webhook.subject), limit=1)
+    subject = log.select(EventFilter(stream=webhook.subject), limit=1)
     draft = Draft(
         event_id=ids.event_id(),
         event=event,

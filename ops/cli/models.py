@@ -200,7 +200,7 @@ def _asked(data_dir: Path | None) -> ModelSummaries | None:
 
 
 def _found_here(settings: Settings) -> ModelSummaries:
-    from domain.model.stock import ModelStock  # noqa: PLC0415 - keeps --help fast
+    from domain.model.registry import ModelStock  # noqa: PLC0415 - keeps --help fast
     from ops.log.database import reader_engine  # noqa: PLC0415 - keeps --help fast
     from ops.log.migrate import current  # noqa: PLC0415 - keeps --help fast
     from ops.log.reader import LogReader  # noqa: PLC0415 - keeps --help fast

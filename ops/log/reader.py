@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from sqlalchemy import ColumnElement, Engine, Select, bindparam, literal, or_, select
@@ -76,28 +76,21 @@ class LogReader:
             rows = _STREAM.rows(connection, {"stream": stream, "after_version": after_version})
             return with_texts(connection, [event_of(row) for row in rows])
 
-    def read_all(
+    def select(
         self,
+        wanted: EventFilter = EventFilter(),  # noqa: B008 - frozen
         *,
         after: int = 0,
         limit: int = 100,
-        stream: StreamName | None = None,
-        types: Sequence[str] = (),
-    ) -> tuple[RecordedEvent, ...]:
-        """See ``EventLog.read_all``."""
-        return self.select(EventFilter(stream=stream, types=types), after=after, limit=limit)
-
-    def select(
-        self, wanted: EventFilter, *, after: int = 0, limit: int = 100
     ) -> tuple[RecordedEvent, ...]:
         """See ``EventLog.select``."""
         query = _query(wanted).where(EVENTS.c.position > after).order_by(EVENTS.c.position)
         return self._events(query.limit(limit))
 
     def select_before(
-        self, wanted: EventFilter, *, before: int | None, limit: int = 100
+        self, wanted: EventFilter, *, before: int | None = None, limit: int = 100
     ) -> tuple[RecordedEvent, ...]:
-        """See ``EventLog.select_before``; ``None`` is the end of the log."""
+        """See ``EventLog.select_before``."""
         query = _query(wanted)
         if before is not None:
             query = query.where(EVENTS.c.position < before)
@@ -124,11 +117,6 @@ class LogReader:
                 yield event
             after = page[-1].position
             left = None if left is None else left - len(page)
-
-    def latest(self, type_name: str) -> RecordedEvent | None:
-        """See ``EventLog.latest``."""
-        found = self.select_before(EventFilter(types=[type_name]), before=None, limit=1)
-        return found[0] if found else None
 
     def head(self) -> LogHead:
         """See ``EventLog.head``."""

@@ -42,16 +42,16 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 def _walk(log: EventLog) -> LogHead:
     head = LogHead(position=0, hash=GENESIS_HASH)
-    for event in log.read_all(limit=10_000):
+    for event in log.select(limit=10_000):
         head = verify_link(event, head)
     return head
 
 
 def test_an_empty_log_has_the_genesis_head(store: Store) -> None:
     assert store.log.head() == LogHead(position=0, hash=GENESIS_HASH)
-    assert store.log.read_all() == ()
+    assert store.log.select() == ()
     assert store.log.load(JOB) == ()
-    assert store.log.latest("JobSubmitted") is None
+    assert store.log.select_before(EventFilter(types=["JobSubmitted"])) == ()
 
 
 def test_append_returns_what_load_and_read_all_return(store: Store) -> None:
@@ -60,7 +60,7 @@ def test_append_returns_what_load_and_read_all_return(store: Store) -> None:
     )
 
     assert store.log.load(JOB) == recorded
-    assert store.log.read_all() == recorded
+    assert store.log.select() == recorded
     assert [event.version for event in recorded] == [1, 2]
     assert [event.position for event in recorded] == [1, 2]
     assert recorded[0].recorded_at == "2026-01-01T00:00:00.000000Z"
@@ -196,13 +196,16 @@ def test_load_skips_what_comes_before_the_version(store: Store) -> None:
     assert store.log.load(JOB, after_version=3) == ()
 
 
-def test_read_all_pages_and_filters(store: Store) -> None:
+def test_select_pages_and_filters(store: Store) -> None:
     store.log.append(JOB, [draft(submitted()), draft(started())], expected_version=0)
     store.log.append(WORKER, [draft(worker_event())], expected_version=0)
     store.log.append(JOB, [draft(completed())], expected_version=2)
 
-    def positions(**filters: object) -> list[int]:
-        return [event.position for event in store.log.read_all(**filters)]  # type: ignore[arg-type]  # the filters vary
+    def positions(
+        *, after: int = 0, limit: int = 100, stream: str | None = None, types: Sequence[str] = ()
+    ) -> list[int]:
+        wanted = EventFilter(stream=stream, types=types)
+        return [one.position for one in store.log.select(wanted, after=after, limit=limit)]
 
     assert positions(limit=2) == [1, 2]
     assert positions(after=2) == [3, 4]
@@ -255,8 +258,8 @@ def test_latest_returns_the_last_of_a_type(store: Store) -> None:
     recorded = store.log.append(WORKER, [draft(worker_event("b"))], expected_version=1)
     store.log.append(JOB, [draft(submitted())], expected_version=0)
 
-    assert store.log.latest("WorkerDraining") == recorded[0]
-    assert store.log.latest("WorkerLost") is None
+    last = store.log.select_before(EventFilter(types=["WorkerDraining"]), limit=1)
+    assert last == recorded[:1]
 
 
 def test_of_many_racing_for_one_version_exactly_one_wins(store: Store) -> None:

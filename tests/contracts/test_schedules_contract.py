@@ -11,8 +11,7 @@ import pytest
 
 from domain.batch import schedules as module
 from domain.batch.ports import BatchViews
-from domain.batch.schedule import Schedule, ScheduleId
-from domain.batch.schedules import MISSED_MAX, ScheduleRecords, ScheduleRunner
+from domain.batch.schedules import MISSED_MAX, Schedule, ScheduleId, ScheduleRecords, ScheduleRunner
 from domain.errors import (
     LogUnavailable,
     ModelNotFound,

@@ -12,6 +12,7 @@ from domain.events.event import Event
 from domain.events.job import JobCancelRequested
 from domain.events.subscription import UNSUBSCRIBABLE, SubscriptionCreated
 from domain.log.ports import EventLog
+from domain.log.record import EventFilter
 from domain.log.subscriptions import ALONE_AFTER, DELIVERIES_MAX, Subscriptions
 from domain.values import Owner, ParkReason, StreamName
 from ops.clock import RandomIds
@@ -88,7 +89,7 @@ def test_events_come_again_until_they_are_acknowledged(store: Store) -> None:
     assert reader.fetch() == positions[1:]
     reader.ack(positions[1])
     assert (reader.fetch(), reader.lag) == ([], 0)
-    types = [one.type for one in store.log.read_all(stream=StreamName("subscriptions"))]
+    types = [one.type for one in store.log.select(EventFilter(stream=StreamName("subscriptions")))]
     assert types == [
         "SubscriptionCreated",
         *["SubscriptionDelivered"] * 2,

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from domain.batch.batches import BatchRecords
+from domain.batch.batches import BatchRecords, FileRecords
 from domain.batch.driver import BatchDriver
-from domain.batch.files import FileRecords
 from domain.batch.jsonl import pack
 from domain.batch.state import BATCH_PREFIX, BatchId, job_of_line
 from domain.events.batch import BatchEnded, BatchSubmitted

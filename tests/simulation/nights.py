@@ -8,8 +8,13 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from domain.batch.schedule import SCHEDULE_PREFIX, Schedule, ScheduleId
-from domain.batch.schedules import ScheduleRecords, ScheduleRunner
+from domain.batch.schedules import (
+    SCHEDULE_PREFIX,
+    Schedule,
+    ScheduleId,
+    ScheduleRecords,
+    ScheduleRunner,
+)
 from domain.errors import ScheduleExists
 from domain.events.job import JobSubmitted
 from domain.events.schedule import ScheduleAdded, ScheduleFired, ScheduleMissed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from domain.engine.control import AdmissionState, EngineValues
+from domain.engine.control import AdmissionState, EngineValues, in_force
 from domain.engine.operate import EngineControls
 from domain.engine.workers import ControlTopic
 from domain.job.stranded import JobReconciler
@@ -58,7 +58,7 @@ class WorkerTuning:
     @property
     def values(self) -> EngineValues:
         """The values in force."""
-        return self.control.tuning.over(self._settings)
+        return in_force(self.control.tuned, self._settings)
 
     def apply(self) -> None:
         """Apply what is new in the log.

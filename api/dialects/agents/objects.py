@@ -41,7 +41,7 @@ from domain.events.cache import (
 from domain.job.listing import JobFilter
 from domain.kv.spec import BLOCK_TOKENS
 from domain.log.codec import decode_recorded
-from domain.log.record import AGENT_STREAM, RecordedEvent
+from domain.log.record import AGENT_STREAM, EventFilter, RecordedEvent
 from domain.values import AgentId, JobId, JobStatus, StreamName
 
 #: Most names of other agents that share blocks with a context.
@@ -217,7 +217,7 @@ def is_registered(app: App, agent_id: AgentId) -> bool:
         AgentNotFound: It has neither.
     """
     stream = StreamName(AGENT_STREAM + agent_id)
-    events = app.log.read_all(limit=1, stream=stream)
+    events = app.log.select(EventFilter(stream=stream), limit=1)
     if not events and not app.views.page(JobFilter(agent=agent_id), limit=1).jobs:
         raise AgentNotFound(agent_id)
     try:

@@ -18,8 +18,7 @@ from api.http.bodies import RequestBody, load_json, parse_body
 from api.http.messages import Caller, Reply, Request
 from api.http.operation import Operation, path
 from api.submit import accept_job, bound_model
-from domain.batch.schedule import Schedule, ScheduleId
-from domain.batch.schedules import ScheduleRunner
+from domain.batch.schedules import Schedule, ScheduleId, ScheduleRunner
 from domain.chat.request import canonical_json
 from domain.errors import InvalidRequest
 from domain.events.schedule import ScheduleAdded

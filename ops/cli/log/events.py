@@ -109,7 +109,7 @@ def ls(
         past: Iterable[RecordedEvent]
         if follow_on or last is not None:
             most = FOLLOWED_EVENTS if last is None else last
-            past = log.select_before(choice, before=None, limit=most)
+            past = log.select_before(choice, limit=most)
         else:
             past = log.walk(choice, after=after, limit=limit or LS_EVENTS)
         for event in past:
@@ -197,7 +197,7 @@ def show(
     if sign:
         raise typer.BadParameter("only the head is signed: give no position with --sign")
     with opened(read_settings(data_dir)) as engine:
-        found = LogReader(engine).read_all(after=position - 1, limit=1)
+        found = LogReader(engine).select(after=position - 1, limit=1)
     if not found or found[0].position != position:
         echo(f"error: there is no event at position {position}", err=True)
         raise typer.Exit(1)

@@ -119,7 +119,7 @@ def _written(engine: Engine, directory: Path, anchor: LogHead, last: int) -> Log
     first = anchor.position + 1
     path = directory / f"events-{first:012d}-{last:012d}.jsonl.gz"
     make_directory(directory)
-    (event,) = LogReader(engine).read_all(after=last - 1, limit=1)
+    (event,) = LogReader(engine).select(after=last - 1, limit=1)
     head = LogHead(position=last, hash=event.hash)
     if path.exists() and not _holds(path, anchor, head):
         # A restore has abandoned the log of that file; it may be the only copy of those events.

@@ -62,8 +62,9 @@ def last_deletion(reader: Engine) -> int:
 
 def last_sweep(reader: Engine) -> tuple[int, int]:
     """Return the position of the last sweep that erased, and how many jobs and texts it left."""
-    last = LogReader(reader).latest(TextsErased.__name__)
-    return (0, 0) if last is None else (last.position, last.data["waiting"])
+    wanted = EventFilter(types=[TextsErased.__name__])
+    last = LogReader(reader).select_before(wanted, limit=1)
+    return (last[0].position, last[0].data["waiting"]) if last else (0, 0)
 
 
 #: Seconds between two sweeps for the rules of retention.

@@ -28,7 +28,7 @@ def test_a_job_stays_in_the_log_until_its_message_is_made(tmp_path: Path) -> Non
 
     def archive_and_list() -> list[str]:
         archive_log(url, before=LATE, clock=clock, ids=RandomIds())
-        streams = {event.stream for event in log.read_all()}
+        streams = {event.stream for event in log.select()}
         return sorted(stream for stream in streams if stream.startswith("job-"))
 
     with open_log(url, clock=clock) as log, closing(SqlWebhookStore(url)) as store:

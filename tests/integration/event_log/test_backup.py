@@ -89,7 +89,7 @@ def test_a_log_is_copied_while_it_is_written_to(url: str, copy: Path) -> None:
             writer.join()
         for number, head in enumerate(heads):
             assert verify_copy(copy.with_name(f"copy-{number}")) == head
-            (event,) = log.read_all(after=head.position - 1, limit=1)
+            (event,) = log.select(after=head.position - 1, limit=1)
             assert event.hash == head.hash
 
 

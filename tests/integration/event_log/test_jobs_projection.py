@@ -44,7 +44,7 @@ def _listed(log: SqlEventLog) -> tuple[Job, ...]:
 def _folded(log: SqlEventLog) -> tuple[Job, ...]:
     """The same list, made by nothing but the pure fold; newest acceptance first."""
     views: dict[str, Job] = {}
-    for event in log.read_all(limit=10_000):
+    for event in log.select(limit=10_000):
         if event.stream.startswith("job-"):
             views[event.stream] = fold_recorded(views.get(event.stream), event)
     return tuple(reversed(views.values()))

@@ -139,14 +139,14 @@ def test_a_log_is_written_and_read_on_after_the_server_crashed(
     postgres: PostgresServer, postgres_url: str, log: SqlEventLog
 ) -> None:
     fill(log, jobs=2)
-    before = log.read_all()
+    before = log.select()
     postgres.stop(signal.SIGQUIT)
     with pytest.raises(LogUnavailable):
         log.append(WORKER, [draft(worker_event())], expected_version=0)
     with pytest.raises(LogUnavailable):
         log.head()
     postgres.start()
-    assert log.read_all() == before
+    assert log.select() == before
     log.append(WORKER, [draft(worker_event())], expected_version=0)
     assert verify(postgres_url) == log.head()
 
@@ -305,8 +305,8 @@ def test_a_text_with_a_nul_character_is_no_trouble(log: SqlEventLog, postgres_ur
     model = "a\0b \ud800 é"
     drafts = [draft(submitted(model=model)), draft(JobCancelRequested(reason=model))]
     events = log.append(StreamName("job-n"), drafts, expected_version=0)
-    assert log.read_all() == events
-    assert texts_of(log.read_all()[0]) == {"model": model}
+    assert log.select() == events
+    assert texts_of(log.select()[0]) == {"model": model}
     assert events[1].data["reason"] == model
     view = log.views.get(JobId("job-n"))
     assert view is not None

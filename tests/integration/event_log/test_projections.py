@@ -144,7 +144,7 @@ def _check(url: str, lives: Histories, order: list[str]) -> None:
             found = log.usage.grouped(group)
             assert list(found.values()) == list(fake.usage.grouped(group).values())
         assert log.usage.histograms() == fake.usage.histograms()
-        folded = fold_agents(log.read_all(limit=1000))
+        folded = fold_agents(log.select(limit=1000))
         agents = log.agents.page(limit=100).agents
         assert agents == folded.page(limit=100).agents
         for agent in agents:

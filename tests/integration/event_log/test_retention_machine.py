@@ -21,6 +21,7 @@ from domain.events.agent import AgentTurnAdded
 from domain.events.batch import BatchDeleted, BatchEnded, BatchSubmitted, FileCreated, FileDeleted
 from domain.events.event import Event
 from domain.events.job import JobHidden
+from domain.log.record import EventFilter
 from domain.values import AgentId, JobId, StreamName, digest_of, rfc3339
 from ops.clock import RandomIds
 from ops.log.admin.archive import archive_log
@@ -329,7 +330,7 @@ class Retention(RuleBasedStateMachine):
     ) -> None:
         self.clock.advance(0.001)
         if version is None:
-            last = self.log.read_all(stream=StreamName(stream), limit=1000)
+            last = self.log.select(EventFilter(stream=StreamName(stream)), limit=1000)
             version = last[-1].version if last else 0
         self.log.append(
             StreamName(stream),

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from domain.log.record import EventFilter
 from domain.values import StreamName
 from domain.webhook.delivery import DeliveryResult, DueHost, Webhook, WebhookState
 from domain.webhook.send import WebhookCollector
@@ -88,5 +89,5 @@ def test_a_kill_before_any_step_loses_nothing(
         (row,) = store.page(limit=9)
         assert row.state is state
         assert set(lines) == {row.id}
-        given_up = log.read_all(types=("WebhookGivenUp",))
+        given_up = log.select(EventFilter(types=("WebhookGivenUp",)))
         assert len(given_up) == (state is WebhookState.FAILED)

@@ -30,8 +30,7 @@ from domain.events.job import JobCompleted
 from domain.job.cancel import JobCancellation, JobRetry
 from domain.job.commit import commit
 from domain.job.submit import JobSubmission
-from domain.model.registry import ModelEntry, ModelRegistry
-from domain.model.stock import ServingModels
+from domain.model.registry import ModelEntry, ModelRegistry, ServingModels
 from domain.model.swaps import ModelSwaps
 from domain.values import (
     Ability,

@@ -6,9 +6,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from domain.batch.batches import BatchRecords
+from domain.batch.batches import BatchRecords, FileRecords
 from domain.batch.driver import BatchDriver
-from domain.batch.files import FileRecords
 from domain.batch.jsonl import pack
 from domain.batch.state import BATCH_PREFIX, Batch, BatchId
 from domain.events.batch import BatchEnded, BatchSubmitted

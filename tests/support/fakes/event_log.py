@@ -273,18 +273,23 @@ class InMemoryEventLog:
         stream: StreamName | None = None,
         types: Sequence[str] = (),
     ) -> tuple[RecordedEvent, ...]:
+        """Return events as ``select`` does; for tests."""
         return self.select(EventFilter(stream=stream, types=types), after=after, limit=limit)
 
     def select(
-        self, wanted: EventFilter, *, after: int = 0, limit: int = 100
+        self,
+        wanted: EventFilter = EventFilter(),  # noqa: B008 - frozen
+        *,
+        after: int = 0,
+        limit: int = 100,
     ) -> tuple[RecordedEvent, ...]:
         found = (event for event in self._events[max(after, 0) :] if self._fits(event, wanted))
         return tuple(event for event, _ in zip(found, range(limit), strict=False))
 
     def select_before(
-        self, wanted: EventFilter, *, before: int, limit: int = 100
+        self, wanted: EventFilter, *, before: int | None = None, limit: int = 100
     ) -> tuple[RecordedEvent, ...]:
-        events = self._events[: max(before - 1, 0)]
+        events = self._events[: None if before is None else max(before - 1, 0)]
         found = tuple(event for event in events if self._fits(event, wanted))
         return found[max(0, len(found) - limit) :]
 
@@ -319,9 +324,6 @@ class InMemoryEventLog:
     def owners(self) -> Self:
         """The log itself, as the real one names this part."""
         return self
-
-    def latest(self, type_name: str) -> RecordedEvent | None:
-        return next((event for event in self._events[::-1] if event.type == type_name), None)
 
     def head(self) -> LogHead:
         events = self._events

@@ -96,4 +96,4 @@ class InMemoryAgentViews:
         return self._folded().latest_jobs(agent)
 
     def _folded(self) -> FoldedAgents:
-        return fold_agents(self._log.read_all(limit=self._log.head().position))
+        return fold_agents(self._log.select(limit=self._log.head().position))

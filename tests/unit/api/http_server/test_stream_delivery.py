@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import structlog
 
-from api.framework.stream import discard
+from api.framework.answer import discard
 from api.http.messages import Reply, Request, StreamReply
 from api.http_server.connection import Connection
 from api.http_server.limits import ServerLimits

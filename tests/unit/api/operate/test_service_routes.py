@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from api.http.messages import UNIDENTIFIED, Reply, Request
 from api.operate.openapi import openapi_document
-from api.operations import OPERATIONS, get_openapi
+from api.operations import OPERATIONS, openapi
 from domain.chat.items import Finished, Text
 from domain.events.model import ModelLoaded, ModelLoadFailed
 from domain.model.registry import ModelEntry, ModelFiles, ModelRegistry
@@ -296,7 +296,7 @@ def test_many_requests_for_the_document_build_it_once(monkeypatch: pytest.Monkey
     async def scenario() -> None:
         async with fake_api() as api:
             app, request = api.app, Request(id="r", method="GET", path="/")
-            replies = await asyncio.gather(*(get_openapi(app, request) for _ in range(4)))
+            replies = await asyncio.gather(*(openapi(app, request) for _ in range(4)))
             (body,) = {reply.body for reply in replies}
             assert json.loads(body)["openapi"] == "3.1.0"
 

@@ -83,7 +83,7 @@ class _ArchivedLog(InMemoryEventLog):
         self.through = through
 
     def select_before(
-        self, wanted: EventFilter, *, before: int, limit: int = 100
+        self, wanted: EventFilter, *, before: int | None = None, limit: int = 100
     ) -> tuple[RecordedEvent, ...]:
         found = super().select_before(wanted, before=before, limit=limit)
         return tuple(

@@ -51,8 +51,15 @@ def test_a_recording_has_the_facts_of_the_last_attempt_and_the_end() -> None:
     second = replace(started(2), sampling=sampling, prompt_hash="ab")
     recording = read(started(), FAILED, second, completed(2))
     assert recording.request == submitted().request
-    assert (recording.sampling, recording.prompt_hash, recording.attempts) == (sampling, "ab", 2)
-    assert (recording.output, recording.completion_tokens) == (digest_of(b"output"), 3)
+    assert (
+        recording.started.sampling,
+        recording.started.prompt_hash,
+        recording.started.attempt,
+    ) == (sampling, "ab", 2)
+    assert (recording.completed.output, recording.completed.usage.completion_tokens) == (
+        digest_of(b"output"),
+        3,
+    )
 
 
 @pytest.mark.parametrize(
@@ -82,9 +89,9 @@ def test_an_answer_of_two_models_is_refused() -> None:
 
 def test_a_model_whose_words_are_not_in_the_answer_does_not_count() -> None:
     fresh = resumed(2, fingerprint="g", resumed_tokens=0)
-    assert read(started(), fresh, completed(2)).fingerprint == "g"
+    assert read(started(), fresh, completed(2)).started.fingerprint == "g"
     ends = (JobFailed(error="e", message="m"), JobRetried(reason="api"))
-    assert read(started(), *ends, fresh, completed(2)).fingerprint == "g"
+    assert read(started(), *ends, fresh, completed(2)).started.fingerprint == "g"
 
 
 def test_an_event_of_a_newer_program_is_refused() -> None:

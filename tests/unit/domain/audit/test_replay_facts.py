@@ -52,23 +52,7 @@ def test_recording_has_every_fact_of_its_answer() -> None:
         usage=Usage(prompt_tokens=20, cached_tokens=7, completion_tokens=5),
     )
     assert read(replace(last, attempt=3), last, end) == Recording(
-        job=JOB,
-        request=digest_of(b"request"),
-        model="large",
-        fingerprint="g",
-        worker=WorkerId("worker-2"),
-        sampling=sampling,
-        prompt_tokens=20,
-        prompt_hash="ab",
-        attempts=4,
-        cached_tokens=7,
-        completion_tokens=5,
-        stop_reason=StopReason.STOP_SEQUENCE,
-        stop_sequence="END",
-        output=digest_of(b"output"),
-        token_hash="0" * 64,
-        thinking_limit=64,
-        encoding=PromptEncoding.MARKS_READ,
+        job=JOB, request=digest_of(b"request"), started=last, completed=end
     )
 
 
@@ -90,8 +74,11 @@ def test_texts_part_at_their_first_other_character(
 
 def test_attempt_that_goes_on_from_none_that_is_known_counts_alone() -> None:
     failed = (JobFailed(error="e", message="m"), JobRetried(reason="api"))
-    assert read(resumed(1), completed()).attempts == 1
-    assert read(started(), *failed, resumed(2, fingerprint="g"), completed(2)).fingerprint == "g"
+    assert read(resumed(1), completed()).started.attempt == 1
+    assert (
+        read(started(), *failed, resumed(2, fingerprint="g"), completed(2)).started.fingerprint
+        == "g"
+    )
 
 
 def _known() -> Recording:

@@ -85,7 +85,7 @@ def test_room_is_for_so_many_open_batches(world: BatchWorld) -> None:
     world.submit_batch("one")
     world.batches.require_room(batches_max=2)
     world.submit_batch("two")
-    with pytest.raises(Overloaded, match="2 batches") as refused:
+    with pytest.raises(Overloaded, match="2 open batches") as refused:
         world.batches.require_room(batches_max=2)
     assert refused.value.retry_after_s == 60
     end(world)

@@ -343,7 +343,7 @@ def test_too_many_open_batches_are_refused() -> None:
     with BatchWorld() as world:
         world.submit_batch("one")
         world.batches.require_room(batches_max=2)
-        with pytest.raises(Overloaded, match="1 batches"):
+        with pytest.raises(Overloaded, match="1 open batches"):
             world.batches.require_room(batches_max=1)
 
 

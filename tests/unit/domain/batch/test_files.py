@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from domain.batch.batches import STREAMS_AT_ONCE
-from domain.batch.files import FileRecords
+from domain.batch.batches import STREAMS_AT_ONCE, FileRecords
 from domain.batch.ports import FileId, StoredFile
 from domain.errors import ConcurrencyConflict, FileNotFound, LogUnavailable
 from domain.events.batch import FileCreated, FileDeleted

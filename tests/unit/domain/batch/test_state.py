@@ -15,6 +15,7 @@ from domain.batch.state import (
 from domain.errors import BatchNotEnded
 from domain.events.batch import BatchDeleted, BatchFailed
 from domain.values import digest_of
+from tests.support.builders.job_events import recorded_at
 
 EARLY = BatchId("batch-01a20900000070008000000000000001")
 SAME_INSTANT = BatchId("batch-01a20900000070008000000000000002")
@@ -44,7 +45,9 @@ def test_an_ended_batch_is_deleted_once_and_an_open_one_never() -> None:
     batch = Batch(id=EARLY)
     with pytest.raises(BatchNotEnded):
         decide(batch, BatchDeleted())
-    for event in decide(batch, BatchFailed(errors=digest_of(b"faults"))):
-        batch = evolve(batch, event, "2026-01-01T00:00:00Z")
+    failed, deleted = recorded_at(
+        (0, BatchFailed(errors=digest_of(b"faults"))), (1, BatchDeleted())
+    )
+    batch = evolve(batch, failed)
     assert decide(batch, BatchDeleted()) == (BatchDeleted(),)
-    assert decide(evolve(batch, BatchDeleted(), ""), BatchDeleted()) == ()
+    assert decide(evolve(batch, deleted), BatchDeleted()) == ()

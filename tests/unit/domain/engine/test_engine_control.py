@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from domain.engine.control import ENGINE_STREAM, AdmissionState, EngineTuning
+from domain.engine.control import ENGINE_STREAM, AdmissionState
 from domain.engine.operate import EngineControls
 from domain.engine.workers import ControlTopic
 from domain.errors import Draining, InvalidRequest, LogUnavailable
@@ -51,10 +51,10 @@ def _controls(log: InMemoryEventLog, signals: FakeControlSignals | None = None) 
 def test_change_is_seen_by_every_reader_of_the_log() -> None:
     log, signals = InMemoryEventLog(), FakeControlSignals()
     here, there = _controls(log, signals), _controls(log)
-    assert there.current().tuning == EngineTuning()
+    assert there.current().tuned == EngineTuned()
     here.tune(lambda now: replace(now, max_batch_size=2), correlation_id=BY)
     here.tune(lambda now: replace(now, batch_window_ms=0.0), correlation_id=BY)
-    assert there.current().tuning == EngineTuning(max_batch_size=2, batch_window_ms=0)
+    assert there.current().tuned == EngineTuned(max_batch_size=2, batch_window_ms=0)
     assert signals.topics == [ControlTopic.ENGINE] * 2
     assert [event.correlation_id for event in log.load(ENGINE_STREAM)] == [BY] * 2
 
@@ -73,7 +73,7 @@ def test_concurrent_changes_of_two_values_both_hold() -> None:
     controls = _controls(log)
     log.raced_by = EngineTuned(batch_window_ms=50, max_batch_size=None, gap_max_ms=None)
     after = controls.tune(lambda now: replace(now, max_batch_size=2), correlation_id=BY)
-    assert after.tuning == EngineTuning(batch_window_ms=50, max_batch_size=2)
+    assert after.tuned == EngineTuned(batch_window_ms=50, max_batch_size=2)
 
 
 def test_change_holds_although_no_worker_gets_the_signal() -> None:

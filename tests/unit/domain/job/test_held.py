@@ -138,7 +138,7 @@ def test_too_many_held_jobs_are_refused_by_the_limit_and_by_the_share_of_a_key()
             return self._counts[owner]
 
     require_hold(None, Views(HELD_MAX - 1, 0))  # type: ignore[arg-type]  # one of its methods
-    with pytest.raises(Overloaded, match="10000 jobs are held"):
+    with pytest.raises(Overloaded, match="10000 held jobs"):
         require_hold(None, Views(HELD_MAX, 0))  # type: ignore[arg-type]  # one of its methods
     with pytest.raises(RateLimited, match="this key"):
         require_hold(Owner("key"), Views(HELD_MAX - 1, HELD_MAX - 1))  # type: ignore[arg-type]  # one of its methods

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from domain.events.worker import LogArchived
 from domain.log.chain_check import CheckedStretch, check_stretch
-from domain.log.record import GENESIS_HASH, LogHead, RecordedEvent
+from domain.log.record import GENESIS_HASH, EventFilter, LogHead, RecordedEvent
 from domain.values import StreamName
 from tests.support.builders.job_events import worker_event
 from tests.support.builders.log_events import append
@@ -27,15 +27,14 @@ class _DamagedLog(InMemoryEventLog):
         if events:
             append(self, "worker-1", *(worker_event() for _ in range(events)))
 
-    def read_all(
+    def select(
         self,
+        wanted: EventFilter = EventFilter(),  # noqa: B008 - frozen
         *,
         after: int = 0,
         limit: int = 100,
-        stream: StreamName | None = None,
-        types: Sequence[str] = (),
     ) -> tuple[RecordedEvent, ...]:
-        whole = super().read_all(after=after, limit=1000, stream=stream, types=types)
+        whole = super().select(wanted, after=after, limit=1000)
         stored = (self.damage.get(event.position, _unchanged)(event) for event in whole)
         return tuple(event for event in stored if event is not None)[:limit]
 

@@ -10,10 +10,18 @@ import pytest
 
 from domain.engine.workers import WorkerPulse, WorkerState
 from domain.events.model import ModelLoaded, ModelLoadFailed, ModelUnloaded
-from domain.log.record import RecordedEvent
-from domain.model.registry import ModelEntry, ModelFiles, ModelRegistry, ModelState, ModelStatus
-from domain.model.stock import RENEWAL_S, ModelStock, ServingModels
-from domain.values import ModelCard, StreamName, WorkerId
+from domain.log.record import EventFilter, RecordedEvent
+from domain.model.registry import (
+    RENEWAL_S,
+    ModelEntry,
+    ModelFiles,
+    ModelRegistry,
+    ModelState,
+    ModelStatus,
+    ModelStock,
+    ServingModels,
+)
+from domain.values import ModelCard, WorkerId
 from tests.support.builders.job_events import worker_event
 from tests.support.builders.log_events import append
 from tests.support.fakes.broker import FakeWorkerPulses
@@ -36,16 +44,15 @@ class _CountedLog(InMemoryEventLog):
         super().__init__(clock)
         self.reads: list[int] = []
 
-    def read_all(
+    def select(
         self,
+        wanted: EventFilter = EventFilter(),  # noqa: B008 - frozen
         *,
         after: int = 0,
         limit: int = 100,
-        stream: StreamName | None = None,
-        types: Sequence[str] = (),
     ) -> tuple[RecordedEvent, ...]:
         self.reads.append(after)
-        return super().read_all(after=after, limit=limit, stream=stream, types=types)
+        return super().select(wanted, after=after, limit=limit)
 
 
 def card(name: str) -> ModelCard:

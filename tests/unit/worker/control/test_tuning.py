@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import structlog
 
-from domain.engine.control import AdmissionState, EngineTuning, EngineValues
+from domain.engine.control import AdmissionState, EngineValues
 from domain.engine.operate import EngineControls
 from domain.errors import LogUnavailable
+from domain.events.worker import EngineTuned
 from tests.support.fakes.broker import FakeControlSignals
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import SequentialIds
@@ -86,9 +87,9 @@ def test_change_is_applied_once_and_by_a_worker_that_starts_later() -> None:
 
 def test_reset_returns_to_the_settings() -> None:
     world = World()
-    world.operator.tune(lambda _: EngineTuning(gap_max_ms=0), correlation_id=BY)
+    world.operator.tune(lambda _: EngineTuned(gap_max_ms=0), correlation_id=BY)
     tuning, parts = world.worker()
-    world.operator.tune(lambda _: EngineTuning(), correlation_id=BY)
+    world.operator.tune(lambda _: EngineTuned(), correlation_id=BY)
     tuning.apply()
     assert [one.gap_max_ms for one in parts.values] == [0, 100]
 
@@ -107,7 +108,7 @@ def test_worker_starts_no_job_while_the_admission_is_not_open(state: AdmissionSt
 
 def test_log_that_is_away_leaves_everything_as_it_is() -> None:
     world = World()
-    world.operator.tune(lambda _: EngineTuning(gap_max_ms=0), correlation_id=BY)
+    world.operator.tune(lambda _: EngineTuned(gap_max_ms=0), correlation_id=BY)
     tuning, parts = world.worker()
     world.log.unavailable = True
     with pytest.raises(LogUnavailable):
