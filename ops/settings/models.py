@@ -127,8 +127,9 @@ class ModelTable(SettingGroup):
     draft: str | None = Field(
         default=None,
         min_length=1,
-        description="This directory or hub id is a small model of the same vocabulary, which drafts"
-        " tokens.",
+        description="Tokens are drafted by this directory or hub id, a small model of the same"
+        " vocabulary, by mtp, the head that the weights bring, or with off from the text alone;"
+        " by default by the head where there is one.",
     )
 
     kv_bits: int | None = Field(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from operator import mul
-from typing import Protocol
+from typing import Any, Protocol
 
 from domain.chat.images import IMAGE_ID_MIN
 from domain.kv.hashing import common_tokens
@@ -34,8 +34,25 @@ class SpeculatedRow(Protocol):
 class Drafter(Protocol):
     """Drafts tokens of rows whose own text has no guess. It needs the drawn tokens, and has a cost.
 
-    A draft model is one.
+    A draft model is one, and a head that the model brings.
     """
+
+    def observe(
+        self,
+        rows: Sequence[SpeculatedRow],
+        states: Any,  # noqa: ANN401 - an array of MLX
+        lengths: Sequence[int],
+        kept: Sequence[int],
+    ) -> None:
+        """Record a pass whose tokens are in the caches now.
+
+        Args:
+            states: What the output head has read: the state after each token, row by row,
+                [tokens, dim].
+            lengths: Tokens of each row in the pass.
+            kept: How many of them the row has, the first ones.
+        """
+        ...
 
     def propose(
         self, rows: Sequence[SpeculatedRow], drawn: Sequence[int], count: int
@@ -45,6 +62,29 @@ class Drafter(Protocol):
 
     def drop(self, uids: Iterable[int]) -> None:
         """Forget sequences; unknown uids are ignored."""
+        ...
+
+
+class DrafterSource(Protocol):
+    """What drafts, loaded; sequences come and go with each ``Drafter`` of it."""
+
+    @property
+    def weights_bytes(self) -> int:
+        """Size of its weights."""
+        ...
+
+    @property
+    def row_bytes(self) -> int:
+        """Most bytes that it keeps of a row."""
+        ...
+
+    @property
+    def ability(self) -> str:
+        """What is reported of the model's speculation; empty for nothing."""
+        ...
+
+    def new_drafter(self) -> Drafter:
+        """Return what drafts, without a sequence."""
         ...
 
 
@@ -140,6 +180,17 @@ class Speculation:
             self._rejected.discard(uid)
         if self._drafter is not None:
             self._drafter.drop(uids)
+
+    def observe(
+        self,
+        rows: Sequence[SpeculatedRow],
+        states: Any,  # noqa: ANN401 - an array of MLX
+        lengths: Sequence[int],
+        kept: Sequence[int],
+    ) -> None:
+        """Record what ``Drafter.observe`` does."""
+        if self._drafter is not None:
+            self._drafter.observe(rows, states, lengths, kept)
 
     def guess(self, rows: Sequence[SpeculatedRow]) -> dict[int, list[int]]:
         """Return guesses by uid: the token that is drawn but not read yet, and a draft after it.
