@@ -13,8 +13,9 @@ from worker.engine.grammar.ports import LookAhead
 from worker.engine.mlx.drafting.pass_times import CREDIT_PASSES, PassTimes
 from worker.engine.mlx.drafting.prompt_lookup import FIRST_AGREEMENT, PromptLookup
 
-#: Weight of the newest token of a drafter, which counts for all rows.
-_NEWEST_OF_ALL = 0.02
+#: Weight of the newest token of a drafter, which counts for all rows; and how many tokens the first
+#: guess of its agreement counts for, so that one that is often wrong is soon known.
+_NEWEST_OF_ALL, _GUESSED_TOKENS = 0.02, 12
 
 
 class SpeculatedRow(Protocol):
@@ -162,6 +163,8 @@ class Speculation:
         self._drafter = drafter
         #: Probability that a token of the drafter is drawn if the one before it was.
         self._agreement = FIRST_AGREEMENT
+        #: Its tokens that were drawn or not, and those that the first guess counts for.
+        self._judged = _GUESSED_TOKENS
         #: Most tokens of each row of the last call of ``guess``.
         self._limits: dict[int, int] = {}
         #: Rows whose draft is the drafter's.
@@ -399,7 +402,9 @@ class Speculation:
                 self._on_draft(len(draft), count)
             if row.uid in self._drafted:
                 for at in range(min(count + 1, len(draft))):
-                    self._agreement += _NEWEST_OF_ALL * ((at < count) - self._agreement)
+                    self._judged += 1
+                    weight = max(_NEWEST_OF_ALL, 1 / self._judged)
+                    self._agreement += weight * ((at < count) - self._agreement)
             if count < len(draft):
                 self._take_back(row.uid, len(draft) - count)
                 if row.uid not in self._drafted:
