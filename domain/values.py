@@ -274,7 +274,7 @@ class Ability:
     """How far the engine can do something with a model.
 
     Attributes:
-        why: Why it is not ``YES``; empty where it is.
+        why: Why it is not ``YES``; where it is, what else is known, or empty.
     """
 
     degree: Degree = Degree.YES

@@ -17,7 +17,7 @@ from domain.job.ports import ItemBacklog, ItemSink
 from domain.job.prepare_prompt import PromptCounter, PromptTokens
 from domain.job.run_attempt import JobRunner
 from domain.log.ports import EventLog
-from domain.model.registry import ModelEntry
+from domain.model.registry import DRAFT_HEAD, NO_DRAFTER, ModelEntry
 from domain.values import WorkerId
 from ops.blockstore.store import BlockStore
 from ops.clock import RandomIds, SystemClock
@@ -37,7 +37,7 @@ from worker.engine.mlx.memory.at_load import DeviceBudget
 from worker.engine.mlx.memory.device import EmbeddingAccount, ProcessDevice
 from worker.engine.mlx.memory.step import StepFile
 from worker.engine.mlx.model.adapters import KeptBase, checked_adapter
-from worker.engine.mlx.model.draft_model import load_draft
+from worker.engine.mlx.model.draft_head import draft_loader
 from worker.engine.mlx.model.loader import (
     ModelSource,
     check_weight_files,
@@ -145,7 +145,7 @@ def build_engine(
         models: The model to load, and those of the vectors that are computed between its steps.
         last_saves_s: Returns how long the end waits for contexts to reach the disk, in seconds.
     """
-    source, draft = ModelSource.of(models.model, settings.data_dir), models.model.draft
+    source = ModelSource.of(models.model, settings.data_dir)
     account = models.lane.account
     budget = replace(_budget(settings), device=account, reserve=account)
 
@@ -158,8 +158,7 @@ def build_engine(
             on_context=cache.recorder.record,
         )
         runner.speculates = settings.engine.speculation
-        if draft is not None:
-            runner.load_draft = partial(load_draft, draft, source)
+        runner.load_draft = draft_loader(models.model.draft, source)
         runner.last_saves_s = last_saves_s
         cache.gauge.watch(runner)
         if not models.engines:
@@ -281,7 +280,7 @@ def check_model(settings: Settings, model: ModelEntry) -> None:
     check_weight_files(model_dir)
     if model.adapter is not None:
         checked_adapter(model.adapter)
-    if model.draft is not None:
+    if model.draft not in (None, DRAFT_HEAD, NO_DRAFTER):
         check_weight_files(find_model(model.draft, downloads=False))
     _budget(settings).check_weights(model_dir)
 

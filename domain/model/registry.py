@@ -39,6 +39,11 @@ class Pooling(StrEnum):
     CLS = "cls"
 
 
+#: In place of a model that drafts: the head that the weights bring, or nothing.
+DRAFT_HEAD: Final = "mtp"
+NO_DRAFTER: Final = "off"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelEntry:
     """A model that can be loaded.
@@ -50,7 +55,8 @@ class ModelEntry:
         sampling: Defaults that replace those of the model.
         revision: Pinned revision of a hub repository.
         adapter: Directory of a LoRA adapter of the source, as ``mlx_lm.lora`` writes it.
-        draft: Directory or hub id of a small model that drafts tokens for this one.
+        draft: Directory or hub id of a small model that drafts tokens for this one, ``DRAFT_HEAD``
+            or ``NO_DRAFTER``; ``None`` means the head where the weights have one.
         pooling: Of an embedding model, where its files name none.
         kv_bits: Bits of the keys and values of contexts; 0 for the type of the model.
     """

@@ -245,7 +245,7 @@ def add(
         str | None, typer.Option("--adapter", help="Directory of a LoRA adapter.")
     ] = None,
     draft: Annotated[
-        str | None, typer.Option("--draft", help="A small model that drafts tokens.")
+        str | None, typer.Option("--draft", help="A small model that drafts, mtp or off.")
     ] = None,
     kind: Annotated[
         ModelKind | None, typer.Option("--kind", help="Default: that of its files.")

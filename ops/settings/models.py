@@ -80,7 +80,9 @@ class ModelTable(SettingGroup):
     adapter: str | None = Field(default=None, min_length=1)
     """The LoRA adapter of mlx_lm.lora in this directory changes the model."""
     draft: str | None = Field(default=None, min_length=1)
-    """This directory or hub id is a small model of the same vocabulary, which drafts tokens."""
+    """Tokens are drafted by this directory or hub id, a small model of the same vocabulary, by mtp,
+    the head that the weights bring, or with off from the text alone; by default by the head where
+    there is one."""
 
     kv_bits: int | None = Field(default=None, ge=0, le=PACKED_BITS, multiple_of=PACKED_BITS)
     """Keys and values of this model have these bits; by default those of cache.kv_bits."""

@@ -32,7 +32,10 @@ OPTIONS = frozenset({"trust_remote_code", "allow_pickle"})
 MAPS = {"worker/liveness/stuck_step.py": "writes the file itself, to its whole length"}
 #: The only module that opens a file with the library of safetensors, and the reason.
 HEADERS = {"worker/engine/mlx/model/loader.py": "checks the header of weights and unmaps them"}
-LOADS = {"worker/engine/mlx/kv/row_target.py": "reads from memory that the module itself wrote"}
+LOADS = {
+    "worker/engine/mlx/kv/row_target.py": "reads from memory that the module itself wrote",
+    "worker/engine/mlx/model/draft_head.py": "reads the files of weights that mlx-lm has read so",
+}
 
 
 @pytest.fixture(scope="module")

@@ -412,6 +412,14 @@ _full: Final = partial(LayerSpec, kind=LayerKind.FULL, element_bytes=4)
 _FULL: Final = _full(kv_heads=2, key_dim=_HEAD_DIM, value_dim=_HEAD_DIM)
 #: Of latent attention: the latent, and the rotated key of all heads.
 _LATENT: Final = _full(kv_heads=1, key_dim=64, value_dim=_HEAD_DIM)
+_WINDOW: Final = LayerSpec(
+    kind=LayerKind.SLIDING,
+    kv_heads=2,
+    key_dim=_HEAD_DIM,
+    value_dim=_HEAD_DIM,
+    element_bytes=4,
+    window=WINDOW,
+)
 #: Three inputs of a convolution over 2 x 2 heads of keys and 4 of values; 4 states of 8 by 8.
 _DELTA: Final = state_layer(3 * (2 * 2 * 8 + 4 * 8) + 4 * 8 * 8)
 #: The kinds of caches that ``ARCHITECTURES`` lacks.
@@ -426,16 +434,11 @@ FURTHER_ARCHITECTURES: Final = (
     # The last two layers attend to the keys of the ones before.
     _architecture(
         "gemma4",
-        LayerSpec(
-            kind=LayerKind.SLIDING,
-            kv_heads=2,
-            key_dim=_HEAD_DIM,
-            value_dim=_HEAD_DIM,
-            element_bytes=4,
-            window=WINDOW,
-        ),
+        _WINDOW,
         _full(kv_heads=2, key_dim=64, value_dim=64),
     ),
+    # Chunks of the sequence: a token sees at most the ones of a window.
+    _architecture("llama4", *(_WINDOW,) * 3, _FULL),
     # Two inputs of a convolution.
     _architecture("lfm2", *(state_layer(2 * 128), _FULL) * 2),
     # 3 inputs of 4 x 32 + 2 x 16 channels; 4 states of 32 by 16. Two layers keep nothing.

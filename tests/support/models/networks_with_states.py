@@ -58,10 +58,10 @@ def _network(module: Any, config: dict[str, Any]) -> Architecture:
     return Architecture(module.__name__.split(".")[-1], random_network(module, config), ())
 
 
-QWEN3_5 = _network(qwen3_5, {"text_config": _GATED_DELTA | {"model_type": "qwen3_5_text"}})
-QWEN3_5_MOE = _network(
-    qwen3_5_moe, {"text_config": _GATED_DELTA | _EXPERTS | {"model_type": "qwen3_5_moe_text"}}
-)
+QWEN3_5_TEXT = _GATED_DELTA | {"model_type": "qwen3_5_text"}
+QWEN3_5 = _network(qwen3_5, {"text_config": QWEN3_5_TEXT})
+QWEN3_5_MOE_TEXT = _GATED_DELTA | _EXPERTS | {"model_type": "qwen3_5_moe_text"}
+QWEN3_5_MOE = _network(qwen3_5_moe, {"text_config": QWEN3_5_MOE_TEXT})
 LFM2 = _network(
     lfm2,
     _SHORT_CONVOLUTIONS

@@ -17,9 +17,9 @@ from tests.support.polling import wait_until
 from worker.cachestore.reports import OnContext, ignore
 from worker.cachestore.tier import DiskTier
 from worker.engine.mlx.drafting.pass_times import PassTimes
+from worker.engine.mlx.drafting.speculation import DrafterSource
 from worker.engine.mlx.kv.context_caches import ContextStore
 from worker.engine.mlx.memory.at_load import DeviceBudget
-from worker.engine.mlx.model.draft_model import DraftNetwork
 from worker.engine.mlx.model.loader import LoadedWeights
 from worker.engine.mlx.prefix_cache import PrefixCache
 from worker.engine.mlx.runner import BatchRunner
@@ -98,7 +98,7 @@ class Bench:
         tier: DiskTier | None = None,
         on_context: OnContext = ignore,
         reuse: bool = True,
-        draft: DraftNetwork | None = None,
+        draft: DrafterSource | None = None,
         kv_bits: int | None = None,
     ) -> None:
         self.network = _network(architecture) if network is None else network
@@ -112,7 +112,7 @@ class Bench:
             tier=tier,
             on_context=on_context,
         )
-        self.runner.load_draft = None if draft is None else lambda: draft
+        self.runner.load_draft = lambda _, refusal: None if refusal else draft
         self.model = self.runner.load()
         self.runs: dict[int, Run] = {}
         self.waiting: list[Run] = []

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import mlx.core as mx
 import structlog
@@ -23,12 +24,11 @@ from worker.engine.mlx import admission as rows
 from worker.engine.mlx.admission import AdmissionControl, RowMemory
 from worker.engine.mlx.cpu import is_on_gpu
 from worker.engine.mlx.drafting.pass_times import PassTimes
-from worker.engine.mlx.drafting.speculation import Speculation
+from worker.engine.mlx.drafting.speculation import DrafterSource, Speculation
 from worker.engine.mlx.kv.start_plan import STEP_TOKENS_MAX
 from worker.engine.mlx.kv.window_cache import make_row_caches
 from worker.engine.mlx.memory.at_load import DeviceBudget, LoadedMemory, memory_at_load
 from worker.engine.mlx.model.abilities import abilities_of, report_abilities
-from worker.engine.mlx.model.draft_model import DraftNetwork, ModelDrafter
 from worker.engine.mlx.model.loader import LoadedWeights
 from worker.engine.mlx.prefix_cache import PrefixCache
 from worker.engine.mlx.rows.output_head import OutputHead, find_output_head
@@ -75,7 +75,8 @@ class BatchRunner:
         support: How the network computes several rows, and why not drafts, as of ``load``.
         drafts: What speculation has done so far; read from any thread.
         last_saves_s: Returns how long ``close`` waits for the disk, in seconds.
-        load_draft: Loads a model that drafts for the rows, as of ``load``; ``None`` for none.
+        load_draft: From the network, and why its drafts cannot be verified, to what drafts for the
+            rows, as of ``load``; ``None`` for none.
     """
 
     def __init__(
@@ -101,8 +102,8 @@ class BatchRunner:
         self._tier = tier
         self._on_context = on_context
         self.speculates = True
-        self.load_draft: Callable[[], DraftNetwork] | None = None
-        self._draft: DraftNetwork | None = None
+        self.load_draft: Callable[[Any, str], DrafterSource | None] | None = None
+        self._draft: DrafterSource | None = None
         self.last_saves_s: Callable[[], float] = lambda: LAST_SAVES_S
         self.support = RowSupport()
         self.drafts = DraftFigures()
@@ -144,7 +145,8 @@ class BatchRunner:
         ragged = install_ragged_attention(network) if checked is None else checked
         self._head = find_output_head(network) if ragged else None
         self.support = find_row_support(network, ragged)
-        self._draft = self._loaded_draft()
+        if self.load_draft is not None and self.speculates:
+            self._draft = self.load_draft(network, self.support.draft_refusal)
         self._loaded = memory = memory_at_load(
             network,
             model.card,
@@ -175,6 +177,7 @@ class BatchRunner:
             memory.spec,
             memory.why_no_spec,
             constrains=model.constrains,
+            drafter="" if self._draft is None else self._draft.ability,
         )
         report_abilities(abilities)
         fitting = replace(
@@ -184,16 +187,8 @@ class BatchRunner:
         memory.report(model.card.context_length)
         return model if cache is None else replace(model, cached_prefix=cache.cached_prefix)
 
-    def _loaded_draft(self) -> DraftNetwork | None:
-        if self.load_draft is None or not self.speculates:
-            return None
-        if self.support.draft_refusal:
-            _log.warning("draft_model_unused", why=self.support.draft_refusal)
-            return None
-        return self.load_draft()
-
     def _draft_bytes(self) -> int:
-        """Return the bytes of the draft model and of its caches."""
+        """Return the bytes of what drafts and of its caches."""
         if self._draft is None:
             return 0
         rows = self._budget.batch if isinstance(self._budget, DeviceBudget) else 0
@@ -285,7 +280,7 @@ class BatchRunner:
         self._sampler, self._scored = BatchSampler(self._rows_of), PromptRows()
         ends, take_back = self._weights.end_ids, self._sampler.take_back
         times = PassTimes(overlaps=is_on_gpu())
-        drafter = None if self._draft is None else ModelDrafter(self._draft)
+        drafter = None if self._draft is None else self._draft.new_drafter()
         masks, drafted = self._sampler.masks, self.drafts.record
         speculation = Speculation(self._draft_room, take_back, ends, drafted, times, drafter, masks)
         self._sequences = RunningSequences(

@@ -7,7 +7,6 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from mlx_lm.models import llama4
 from mlx_lm.models.cache import ConcatenateKVCache, RotatingKVCache, make_prompt_cache
 
 from tests.support.models.runner_probe import BLOCK, Bench, Run
@@ -37,36 +36,7 @@ def _with_caches(make: Callable[[], Any]) -> Any:
     return network
 
 
-def chunks() -> Any:
-    """Return a network with attention in chunks."""
-    text = {
-        "attention_bias": False,
-        "attention_chunk_size": 32,
-        "head_dim": 8,
-        "hidden_size": 32,
-        "interleave_moe_layer_step": 2,
-        "intermediate_size": 64,
-        "intermediate_size_mlp": 64,
-        "max_position_embeddings": 1024,
-        "model_type": "llama4",
-        "num_attention_heads": 4,
-        "num_experts_per_tok": 1,
-        "num_hidden_layers": 4,
-        "num_key_value_heads": 2,
-        "num_local_experts": 2,
-        "rms_norm_eps": 1e-5,
-        "rope_scaling": None,
-        "rope_theta": 10000.0,
-        "use_qk_norm": True,
-        "vocab_size": VOCABULARY,
-    }
-    mx.random.seed(5)
-    network = llama4.Model(llama4.ModelArgs(text_config=text, model_type="llama4"))
-    mx.eval(network.parameters())
-    return network
-
-
-NETWORKS = {"sinks": sinks, "exact": exact, "chunks": chunks}
+NETWORKS = {"sinks": sinks, "exact": exact}
 
 
 def held_bytes(bench: Bench) -> int:

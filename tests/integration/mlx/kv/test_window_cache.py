@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mlx_lm.models.cache import CacheList, KVCache, RotatingKVCache, make_prompt_cache
 
+from tests.support.models.families import network_of
 from tests.support.models.kv_sequences import difference, random_tokens
 from tests.support.models.tiny_architectures import (
     FALCON_H1,
@@ -208,3 +209,13 @@ def test_decode_writes_in_place() -> None:
     # The shift makes another buffer beside the present one.
     assert mx.get_peak_memory() - before < 1.1 * cache.nbytes
     assert mx.get_active_memory() - before < cache.nbytes / 4
+
+
+def test_chunks_of_a_sequence_are_attended_as_with_the_cache_of_mlx_lm() -> None:
+    network = network_of("llama4")
+    theirs, ours = make_prompt_cache(network), make_row_caches(network)
+    assert {type(cache) for cache in ours} == {WindowKVCache, KVCache}
+    # Within a chunk of 12, up to its end, over several, and one by one.
+    for tokens in (random_tokens(length, length) for length in (5, 7, 40, *[1] * 15, 3)):
+        expected = network(mx.array([tokens]), cache=theirs)
+        assert mx.allclose(network(mx.array([tokens]), cache=ours), expected, atol=1e-4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from operator import mul
-from typing import Protocol
+from typing import Any, Protocol
 
 from domain.chat.images import IMAGE_ID_MIN
 from domain.kv.hashing import common_tokens
@@ -13,8 +13,9 @@ from worker.engine.grammar.ports import LookAhead
 from worker.engine.mlx.drafting.pass_times import CREDIT_PASSES, PassTimes
 from worker.engine.mlx.drafting.prompt_lookup import FIRST_AGREEMENT, PromptLookup
 
-#: Weight of the newest token of a drafter, which counts for all rows.
-_NEWEST_OF_ALL = 0.02
+#: Weight of the newest token of a drafter, which counts for all rows; and how many tokens the first
+#: guess of its agreement counts for, so that one that is often wrong is soon known.
+_NEWEST_OF_ALL, _GUESSED_TOKENS = 0.02, 12
 
 
 class SpeculatedRow(Protocol):
@@ -34,8 +35,25 @@ class SpeculatedRow(Protocol):
 class Drafter(Protocol):
     """Drafts tokens of rows whose own text has no guess. It needs the drawn tokens, and has a cost.
 
-    A draft model is one.
+    A draft model is one, and a head that the model brings.
     """
+
+    def observe(
+        self,
+        rows: Sequence[SpeculatedRow],
+        states: Any,  # noqa: ANN401 - an array of MLX
+        lengths: Sequence[int],
+        kept: Sequence[int],
+    ) -> None:
+        """Record a pass whose tokens are in the caches now.
+
+        Args:
+            states: What the output head has read: the state after each token, row by row,
+                [tokens, dim].
+            lengths: Tokens of each row in the pass.
+            kept: How many of them the row has, the first ones.
+        """
+        ...
 
     def propose(
         self, rows: Sequence[SpeculatedRow], drawn: Sequence[int], count: int
@@ -45,6 +63,29 @@ class Drafter(Protocol):
 
     def drop(self, uids: Iterable[int]) -> None:
         """Forget sequences; unknown uids are ignored."""
+        ...
+
+
+class DrafterSource(Protocol):
+    """What drafts, loaded; sequences come and go with each ``Drafter`` of it."""
+
+    @property
+    def weights_bytes(self) -> int:
+        """Size of its weights."""
+        ...
+
+    @property
+    def row_bytes(self) -> int:
+        """Most bytes that it keeps of a row."""
+        ...
+
+    @property
+    def ability(self) -> str:
+        """What is reported of the model's speculation; empty for nothing."""
+        ...
+
+    def new_drafter(self) -> Drafter:
+        """Return what drafts, without a sequence."""
         ...
 
 
@@ -122,6 +163,8 @@ class Speculation:
         self._drafter = drafter
         #: Probability that a token of the drafter is drawn if the one before it was.
         self._agreement = FIRST_AGREEMENT
+        #: Its tokens that were drawn or not, and those that the first guess counts for.
+        self._judged = _GUESSED_TOKENS
         #: Most tokens of each row of the last call of ``guess``.
         self._limits: dict[int, int] = {}
         #: Rows whose draft is the drafter's.
@@ -140,6 +183,17 @@ class Speculation:
             self._rejected.discard(uid)
         if self._drafter is not None:
             self._drafter.drop(uids)
+
+    def observe(
+        self,
+        rows: Sequence[SpeculatedRow],
+        states: Any,  # noqa: ANN401 - an array of MLX
+        lengths: Sequence[int],
+        kept: Sequence[int],
+    ) -> None:
+        """Record what ``Drafter.observe`` does."""
+        if self._drafter is not None:
+            self._drafter.observe(rows, states, lengths, kept)
 
     def guess(self, rows: Sequence[SpeculatedRow]) -> dict[int, list[int]]:
         """Return guesses by uid: the token that is drawn but not read yet, and a draft after it.
@@ -348,7 +402,9 @@ class Speculation:
                 self._on_draft(len(draft), count)
             if row.uid in self._drafted:
                 for at in range(min(count + 1, len(draft))):
-                    self._agreement += _NEWEST_OF_ALL * ((at < count) - self._agreement)
+                    self._judged += 1
+                    weight = max(_NEWEST_OF_ALL, 1 / self._judged)
+                    self._agreement += weight * ((at < count) - self._agreement)
             if count < len(draft):
                 self._take_back(row.uid, len(draft) - count)
                 if row.uid not in self._drafted:

@@ -2,7 +2,8 @@
 
 mlx-lm's ``RotatingKVCache`` overwrites its oldest token in place: once it has wrapped around, no
 token can be taken back. ``WindowKVCache`` stores the tokens in order and keeps some more than the
-window, so that the last ones can be trimmed and slices are contiguous.
+window, so that the last ones can be trimmed and slices are contiguous. It also takes the place of
+``ChunkedKVCache``, whose layers attend within chunks of the sequence and mask the rest themselves.
 """
 
 from __future__ import annotations
@@ -12,7 +13,14 @@ from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models.base import create_causal_mask
-from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache, make_prompt_cache
+from mlx_lm.models.cache import (
+    ArraysCache,
+    CacheList,
+    ChunkedKVCache,
+    KVCache,
+    RotatingKVCache,
+    make_prompt_cache,
+)
 
 from domain.kv.spec import (
     BLOCK_TOKENS,
@@ -91,6 +99,14 @@ class WindowKVCache:
         if self.keys is None or self.values is None:
             return 0
         return self.keys.nbytes + self.values.nbytes
+
+    @property
+    def start_position(self) -> int:
+        """Return where the keys begin that the next piece gets, for masks of chunks."""
+        return self.offset - self._seen()
+
+    def maybe_trim_front(self) -> None:
+        """Do nothing: ``update_and_fetch`` leaves out what is beyond the window."""
 
     @property
     def trimmable(self) -> int:
@@ -247,6 +263,8 @@ def _row_cache(cache: Cache, step: int, *, shares: bool) -> Cache:
     # One that always keeps its first tokens has another order.
     if type(cache) is RotatingKVCache and not cache.keep:
         return WindowKVCache(cache.max_size, step=min(step, WINDOW_STEP_TOKENS), keeps_last=shares)
+    if type(cache) is ChunkedKVCache:
+        return WindowKVCache(cache.chunk_size, step=min(step, WINDOW_STEP_TOKENS))
     if type(cache) is KVCache:
         cache.step = step
     return cache

@@ -24,6 +24,7 @@ def abilities_of(
     why_no_spec: str = "",
     *,
     constrains: bool = True,
+    drafter: str = "",
 ) -> ModelAbilities:
     """Return what the engine can do with a network.
 
@@ -32,13 +33,14 @@ def abilities_of(
         spec: What ``probe_spec`` returned; ``None`` where it refused.
         why_no_spec: Why it refused.
         constrains: Whether its tokenizer has grammars.
+        drafter: What drafts beside the text itself, in words.
     """
     found = leaves(make_row_caches(network))
     no_grammar = _no("no grammar can be made of its tokenizer")
     return ModelAbilities(
         prefix_cache=_prefix_cache(spec, why_no_spec),
         batched_rows=_batched_rows(found, support),
-        speculation=_speculation(support),
+        speculation=_speculation(support, drafter),
         int8=_no("contexts are not kept") if spec is None else _int8(spec, support),
         structured_output=Ability() if constrains else no_grammar,
     )
@@ -76,8 +78,8 @@ def _batched_rows(found: list[Any], rows: RowSupport) -> Ability:
     return Ability()
 
 
-def _speculation(support: RowSupport) -> Ability:
-    return _no(support.draft_refusal) if support.draft_refusal else Ability()
+def _speculation(support: RowSupport, drafter: str) -> Ability:
+    return _no(support.draft_refusal) if support.draft_refusal else Ability(why=drafter)
 
 
 def _int8(spec: ModelCacheSpec, support: RowSupport) -> Ability:

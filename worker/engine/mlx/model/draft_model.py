@@ -52,6 +52,7 @@ class DraftNetwork:
         support: How it computes several rows; without a refusal.
         vocabulary: Ids below this are drafted: those of the network that verifies them.
         row_bytes: Most bytes of the caches of a row.
+        ability: What is reported of the speculation of the model that verifies.
     """
 
     network: Any
@@ -59,6 +60,11 @@ class DraftNetwork:
     vocabulary: int | None
     weights_bytes: int
     row_bytes: int
+    ability: str = ""
+
+    def new_drafter(self) -> ModelDrafter:
+        """Return what drafts with it."""
+        return ModelDrafter(self)
 
 
 def load_draft(draft: str, source: ModelSource) -> DraftNetwork:
@@ -140,6 +146,9 @@ class ModelDrafter:
         self._support = draft.support
         self._vocabulary = draft.vocabulary
         self._rows: dict[int, _DraftRow] = {}
+
+    def observe(self, *_: object) -> None:
+        """Do nothing: it reads tokens."""
 
     def drop(self, uids: Iterable[int]) -> None:
         """Forget sequences; unknown uids are ignored."""

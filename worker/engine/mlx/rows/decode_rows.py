@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -174,14 +174,17 @@ class DecodeRows:
     def _advance(self, tokens: mx.array, prompts: Pieces) -> list[tuple[int, int]]:
         """Start the pass that draws the next tokens, and read the present ones."""
         self.sampled = [row.uid for row in self.rows]
-        forward = partial(self._forward, tokens, [1] * len(self.rows), prompts)
-        logits = self._joined(forward, prompts) if self._starting or prompts else forward()
+        lengths = [1] * len(self.rows)
+        forward = partial(self._forward, tokens, lengths, prompts)
+        with self._watched() as states:
+            logits = self._joined(forward, prompts) if self._starting or prompts else forward()
         self._next = self._sampler(logits, tokens)
         mx.async_eval(self._next)  # type: ignore[no-untyped-call]  # mlx has no types for it
         drawn: list[int] = tokens.tolist()  # type: ignore[assignment]  # one axis
         for row, token in zip(self.rows, drawn, strict=True):
             row.tokens.append(token)
         if self._speculation is not None:
+            self._observe(states, lengths, lengths)
             self._speculation.times.record_plain(len(self.rows))
         started, self._starting = self._starting, set()
         pairs = zip(self.sampled, drawn, strict=True)
@@ -217,6 +220,7 @@ class DecodeRows:
                 assert self._hooks is not None, "states can be chosen"
                 states = stack.enter_context(self._hooks.drafting(self._states, lengths))
             forward = partial(self._forward, tokens, lengths, prompts, states)
+            watched = stack.enter_context(self._watched())
             logits = self._joined(forward, prompts) if prompts else forward()
         draws: list[int] = self._sampler(logits, read).tolist()  # type: ignore[assignment]  # one axis
         accepted = self._speculation.settle(self.rows, drafts, draws, is_timed=not prompts)
@@ -228,10 +232,26 @@ class DecodeRows:
             _trim(row, len(piece) - len(kept))
             row.tokens.extend(kept)
             returned += [(row.uid, token) for token in kept]
+        kept_tokens = [1 + count for count in accepted]
+        self._observe(watched, lengths, kept_tokens)
         for state in states.values():
-            state.keep_tokens([1 + count for count in accepted])
+            state.keep_tokens(kept_tokens)
         self._next = mx.array(following, dtype=self._next.dtype)
         return returned
+
+    def _watched(self) -> AbstractContextManager[list[mx.array]]:
+        """Return what collects the states that the output head reads, for a drafter."""
+        if self._head is None or self._speculation is None:
+            return nullcontext([])
+        return self._head.watched()
+
+    def _observe(
+        self, states: Sequence[mx.array], lengths: Sequence[int], kept: Sequence[int]
+    ) -> None:
+        """Show the drafter the states after the tokens that the rows have now."""
+        if self._speculation is not None and states:
+            found = states[0].reshape(-1, states[0].shape[-1])
+            self._speculation.observe(self.rows, found, lengths, kept)
 
     def remove(self, uids: AbstractSet[int]) -> None:
         """Remove rows; unknown uids are ignored."""

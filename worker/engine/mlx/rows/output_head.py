@@ -31,6 +31,17 @@ class OutputHead:
 
     def __init__(self) -> None:
         self.tokens: int | None = None
+        self._read: list[mx.array] | None = None
+
+    @contextmanager
+    def watched(self) -> Generator[list[mx.array]]:
+        """Return a list that gets the states which the head reads in a pass, from its network."""
+        read: list[mx.array] = []
+        self._read = read
+        try:
+            yield read
+        finally:
+            self._read = None
 
     @contextmanager
     def of(self, tokens: int) -> Generator[None]:
@@ -47,6 +58,8 @@ class OutputHead:
 
         def call(this: Module, hidden: mx.array) -> Any:  # noqa: ANN401 - mlx-lm ships no types
             first = hidden if self.tokens is None else hidden[: self.tokens]
+            if self._read is not None:
+                self._read.append(first)
             return getattr(plain, method)(this, first)
 
         module.__class__ = type(plain.__name__, (plain,), {method: call, "output_head": self})

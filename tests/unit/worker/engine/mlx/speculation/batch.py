@@ -68,6 +68,9 @@ class Guesser:
             drafts.append([-3 if self.rng.random() < self.errors else one for one in known])
         return drafts
 
+    def observe(self, *_: object) -> None:
+        """It needs no states."""
+
     def drop(self, uids: Iterable[int]) -> None:
         """Nothing is kept."""
 

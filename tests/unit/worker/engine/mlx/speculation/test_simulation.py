@@ -56,6 +56,13 @@ def test_a_good_drafter_wins_and_a_bad_one_loses_little(
     assert plain.clock.now / drafted.clock.now >= least
 
 
+@pytest.mark.parametrize("rows", [1, 4])
+def test_a_drafter_that_is_always_wrong_leaves_copies_their_drafts(rows: int) -> None:
+    plain = batch_of(edit, rows, speculates=False).run()
+    drafted = batch_of(edit, rows, drafter=Guesser(1.0)).run()
+    assert plain.clock.now / drafted.clock.now >= 1.4
+
+
 def test_a_drafter_of_the_first_answer_is_not_forgotten() -> None:
     batch = batch_of(prose, 1, drafter=Guesser(1.0)).run()
     # Refused passes are the rule, and one after 32 of them is tried again.

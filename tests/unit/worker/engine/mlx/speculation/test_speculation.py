@@ -194,6 +194,9 @@ class _Counting:
         self.asked += [row.uid for row in rows]
         return [[*range(token + 1, token + 1 + count)] for token in drawn]
 
+    def observe(self, *_: object) -> None:
+        """It needs no states."""
+
     def drop(self, uids: Iterable[int]) -> None:
         self.dropped += uids
 
