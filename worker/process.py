@@ -34,7 +34,7 @@ from ops.broker.worker_requests import BlockAnswers, TokenCountServer, counts_wa
 from ops.clock import RandomIds, SystemClock, uuid7_hex
 from ops.data_dir.lock import DataLock, WorkerIdentity
 from ops.exit_codes import ExitCode
-from ops.liveness.child import BEAT_S, take_heartbeat
+from ops.liveness.child import BEAT_S, Lifeline, take_heartbeat
 from ops.liveness.imports import resting_collector
 from ops.log.migrate import upgrade
 from ops.log.sql_event_log import SqlEventLog, open_log
@@ -90,12 +90,14 @@ class ProcessState:
         stop: Set once the process is asked to stop.
         is_beating: Whether the supervisor expects heartbeats before the model is loaded.
         kept: The weights of the model.
+        lifeline: The tie to the supervisor.
     """
 
     beat: Callable[[], None] = field(default_factory=take_heartbeat)
     stop: threading.Event = field(default_factory=threading.Event)
     is_beating: bool = False
     kept: KeptBase | None = None
+    lifeline: Lifeline = field(default_factory=Lifeline)
 
     def base(self, empty: Callable[[], KeptBase]) -> KeptBase:
         """Return the weights that the worker before kept, or what ``empty`` makes."""
@@ -326,7 +328,7 @@ class WorkerProcess:
         WorkerDrain(
             engine=engine,
             consumers=consumers,
-            stop_s=self._settings.server.drain_s,
+            stop_s=self._shared.lifeline.limit_s(self._settings.server.drain_s),
             is_asked_to_stop=self._shared.stop,
             on_saving=partial(self._enter, to.follower, SwapState.SAVING),
         ).run(self._planned)
@@ -344,7 +346,8 @@ class WorkerProcess:
                 self._plan_exit(ExitCode.IDLE, drain_s=self._settings.server.drain_s)
 
     def _last_saves_s(self) -> float:
-        return last_saves_s(self._planned, is_asked_to_stop=self._shared.stop.is_set())
+        saves_s = last_saves_s(self._planned, is_asked_to_stop=self._shared.stop.is_set())
+        return self._shared.lifeline.limit_s(saves_s)
 
     def _exit_code(self) -> int:
         """Return the exit code of a process that ends in order."""
