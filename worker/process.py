@@ -254,10 +254,14 @@ class WorkerProcess:
         served = parts.served_models(settings, self._model, self._shared.base)
         engine = self._engine(stack, sink, cache, log, controls, served)
         broker = BlockingRedisBroker(client, keys, broker_id=to.broker_id)
-        values, turns = settings.engine.values, self._turns
-        logger, active = self._logger, ActiveJobs()
+        turns, logger, active = self._turns, self._logger, ActiveJobs()
         tuning = WorkerTuning(
-            controls, values, engine=engine, turns=turns, queue=broker, logger=logger
+            controls,
+            settings.engine.values,
+            engine=engine,
+            turns=turns,
+            queue=broker,
+            logger=logger,
         )
         pulse = self._pulse(to, engine, cache.gauge, tuning)
         stack.enter_context(PeriodicTask("pulse", PULSE_S, pulse.beat))
@@ -267,7 +271,6 @@ class WorkerProcess:
         stack.enter_context(TokenCountServer(client, keys, counter))
         if not self._load(engine, to, cache.tier):
             return int(ExitCode.LOAD_FAILED)
-        self._show_life(stack, to)
         backlog, spans = RedisItemBacklog(client, keys), parts.open_exports(stack, settings, logger)
         runner = parts.build_runner(
             self._worker, log, engine, spans, sink=sink, backlog=backlog, active=active, turns=turns
@@ -280,7 +283,9 @@ class WorkerProcess:
             follow_model=partial(self._follow, to.follower),
             blocks=BlockAnswers(client, keys, worker=self._worker, blocks=cache.gauge),
         )
-        reconciler = PeriodicTask("reconcile", RECONCILE_S, watch.reconciliation())
+        restore = self._show_life(stack, to, broker)
+        recover = watch.reconciliation(restore)
+        reconciler = PeriodicTask("reconcile", RECONCILE_S, recover)
         self._request_reconcile = reconciler.wake
         look = stack.enter_context(PeriodicTask("engine control", LOOK_S, tuning.apply))
         stack.enter_context(watch.listener(reconcile=reconciler.wake, tune=look.wake))
@@ -301,13 +306,20 @@ class WorkerProcess:
         if self._failed_as is not None:
             leave(self._failed_as, self._turns, active, cache.tier)
         reconciler.close()
-        return self._drain(to, engine, consumers, active, cache.tier)
+        return self._drain(to, engine, consumers, active, cache.tier, recover)
 
-    def _show_life(self, stack: ExitStack, to: Connections) -> None:
-        """Send heartbeats to the supervisor, and look for other workers that have ended."""
+    def _show_life(
+        self, stack: ExitStack, to: Connections, broker: BlockingRedisBroker
+    ) -> Callable[[], None]:
+        """Send heartbeats to the supervisor, and look for other workers that have ended.
+
+        Returns:
+            What lets an emptied broker know the jobs that the workers have.
+        """
         stack.enter_context(PeriodicTask("heartbeat", BEAT_S, self._shared.beat))
         departed = DepartedWorkers(to.client, to.keys, to.broker_id)
         stack.enter_context(PeriodicTask("departures", LOOK_FOR_DEPARTED_S, departed.look))
+        return partial(departed.restore, broker.restore_fetched)
 
     def _drain(
         self,
@@ -316,8 +328,13 @@ class WorkerProcess:
         consumers: Consumers,
         active: ActiveJobs,
         tier: DiskTier | None,
+        hand_over: Callable[[], None],
     ) -> int:
-        """Give running generations the drain time to finish; the next worker takes the rest."""
+        """Give running generations the drain time to finish; other workers take the rest.
+
+        Args:
+            hand_over: Enqueues the jobs that were not finished; those in hand are let go by then.
+        """
         if self._planned is None or self._planned.code is ExitCode.IDLE:
             self._state = WorkerState.DRAINING
         to.recorder.record(WorkerDraining(worker=self._worker))
@@ -332,6 +349,10 @@ class WorkerProcess:
             is_asked_to_stop=self._shared.stop,
             on_saving=partial(self._enter, to.follower, SwapState.SAVING),
         ).run(self._planned)
+        with suppress(
+            SemanticError
+        ):  # another worker, or the next life of this one, looks for them
+            hand_over()
         if self._failed_as is not None:
             leave(self._failed_as, self._turns, active, tier)
         code = self._exit_code()

@@ -95,6 +95,11 @@ class Keys:
         return f"{self.prefix}:worker:{broker_id}"
 
     @property
+    def restored(self) -> str:
+        """Set of the workers whose jobs the broker knows; an emptied broker has none."""
+        return f"{self.prefix}:restored"
+
+    @property
     def unacked_prefix(self) -> str:
         """Prefix of Dramatiq's sets of unacknowledged messages."""
         return f"{self.prefix}:__acks__."
