@@ -25,20 +25,23 @@ if TYPE_CHECKING:
 #: What each job of a schedule asks.
 _PROMPT = "x" * 8
 _BODY = b"{}"
-_MINUTE = timedelta(minutes=1)
+MINUTE = timedelta(minutes=1)
+_BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-class EachMinute:
-    """``CronTable`` of an expression for every minute."""
+@dataclass(frozen=True, slots=True)
+class Evenly:
+    """``CronTable`` of an expression for instants at equal distances."""
+
+    every: timedelta
 
     def after(self, cron: str, timezone: str, at: datetime) -> Iterator[datetime]:
-        del cron, timezone
-        first = at.replace(second=0, microsecond=0, tzinfo=UTC)
-        return (first + number * _MINUTE for number in count(1))
+        first = self.latest(cron, timezone, at)
+        return (first + number * self.every for number in count(1))
 
     def latest(self, cron: str, timezone: str, at: datetime) -> datetime:
         del cron, timezone
-        return at.replace(second=0, microsecond=0)
+        return at - (at - _BEGIN) % self.every
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +68,15 @@ def key_of(schedule: Schedule, due: str) -> str:
 
 
 class Nights:
-    """The schedules of a world."""
+    """The schedules of a world.
 
-    def __init__(self, world: World) -> None:
+    Args:
+        every: Time between two instants.
+    """
+
+    def __init__(self, world: World, every: timedelta) -> None:
         self._world = world
+        self._cron = Evenly(every)
         self._views = InMemoryBatchViews(world.log)
         self._runners: dict[Process, ScheduleRunner] = {}
         self._position = 0
@@ -76,8 +84,8 @@ class Nights:
         self._keys: set[str] = set()
 
     def add(self, api: Process) -> None:
-        """Begin to add a schedule for every minute."""
-        first = next(EachMinute().after("", "", self._world.clock.now()))
+        """Begin to add a schedule."""
+        first = next(self._cron.after("", "", self._world.clock.now()))
         added = ScheduleAdded(
             name=f"night-{len(self._fired) % 2}",
             cron="* * * * *",
@@ -145,7 +153,9 @@ class Nights:
             schedule = records.load(ScheduleId(name))
             first, next_at = schedule.facts.next_at, schedule.next_at
             assert next_at is not None
-            passed = (datetime.fromisoformat(next_at) - datetime.fromisoformat(first)) / _MINUTE
+            passed = (
+                datetime.fromisoformat(next_at) - datetime.fromisoformat(first)
+            ) / self._cron.every
             known = schedule.fired + schedule.missed
             assert known == passed, f"{known} of {passed} instants: {schedule}"
         fired = {f"{name}:{due}" for name, dues in self._fired.items() for due in dues}
@@ -167,6 +177,6 @@ class Nights:
                 log=api.stepped(world.log, "log"), views=self._views, ids=world.ids
             )
             self._runners[api] = ScheduleRunner(
-                records=records, jobs=_Jobs(world, api), cron=EachMinute(), clock=world.clock
+                records=records, jobs=_Jobs(world, api), cron=self._cron, clock=world.clock
             )
         return self._runners[api]
