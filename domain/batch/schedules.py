@@ -79,7 +79,10 @@ class ScheduleRecords:
         self._present: tuple[Schedule, ...] = ()
 
     def present(self) -> tuple[Schedule, ...]:
-        """Return the schedules that are not removed, oldest first; reads only what is new."""
+        """Return the schedules that are not removed, oldest first; reads only what is new.
+
+        Of two that were added at once under one name, the first one of the log exists.
+        """
         head = self._log.head().position
         if head == self._read_to:
             return self._present
@@ -91,7 +94,11 @@ class ScheduleRecords:
         read = {name: stream.read() for name, stream in tuple(self._streams.items())}
         for name in [name for name, schedule in read.items() if schedule.is_removed]:
             self._streams.pop(name, None)
-        self._present = tuple(one for one in read.values() if not one.is_removed)
+        first: dict[tuple[Owner | None, str], Schedule] = {}
+        for schedule in read.values():
+            if not schedule.is_removed:
+                first.setdefault((schedule.facts.owner, schedule.facts.name), schedule)
+        self._present = tuple(first.values())
         self._read_to = head
         return self._present
 
@@ -130,6 +137,9 @@ class ScheduleRecords:
         self._log.append(
             StreamName(schedule_id), [draft], expected_version=0, payloads={added.job: body}
         )
+        if all(one.id != schedule_id for one in self.present()):
+            self.remove(schedule_id)
+            raise ScheduleExists(added.name)
         return self.load(schedule_id)
 
     def pause(self, schedule_id: ScheduleId) -> Schedule:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from domain.batch.schedule import SCHEDULE_PREFIX, Schedule, ScheduleId
 from domain.batch.schedules import ScheduleRecords, ScheduleRunner
-from domain.errors import ScheduleExists
+from domain.errors import ScheduleExists, ScheduleNotFound
 from domain.events.job import JobSubmitted
 from domain.events.schedule import ScheduleAdded, ScheduleFired, ScheduleMissed
 from domain.job.submit import idempotency_digest
@@ -78,6 +79,7 @@ class Nights:
         self._world = world
         self._cron = Evenly(every)
         self._views = InMemoryBatchViews(world.log)
+        self._records = ScheduleRecords(log=world.log, views=self._views, ids=world.ids)
         self._runners: dict[Process, ScheduleRunner] = {}
         self._position = 0
         self._fired: dict[str, set[str]] = {}
@@ -110,7 +112,7 @@ class Nights:
 
     def wind_down(self, api: Process) -> None:
         """Submit what is due, and pause the schedules once nothing is: the work gets an end."""
-        records = ScheduleRecords(log=self._world.log, views=self._views, ids=self._world.ids)
+        records = self._records
         now = rfc3339(self._world.clock.now())
         for schedule in records.present():
             if schedule.due_at is not None and schedule.due_at <= now:
@@ -121,8 +123,7 @@ class Nights:
     @property
     def is_done(self) -> bool:
         """Whether every schedule is paused."""
-        records = ScheduleRecords(log=self._world.log, views=self._views, ids=self._world.ids)
-        return all(schedule.is_paused for schedule in records.present())
+        return all(schedule.is_paused for schedule in self._records.present())
 
     def check(self) -> None:
         """Look at the new events."""
@@ -137,6 +138,7 @@ class Nights:
                 self._keys.add(instant)
             elif isinstance(event, ScheduleAdded):
                 self._fired[recorded.stream] = set()
+                self._check_names()
             elif isinstance(event, ScheduleFired):
                 fired = self._fired[recorded.stream]
                 where = f"{event} of {recorded.stream}"
@@ -145,12 +147,19 @@ class Nights:
                 fired.add(event.due)
                 assert JobId(event.job) in self._world.truth.jobs, f"no job: {where}"
 
+    def _check_names(self) -> None:
+        names = Counter(one.facts.name for one in self._records.present())
+        assert max(names.values(), default=0) <= 1, f"two schedules of one name: {names}"
+
     def check_end(self) -> None:
         """Every instant up to the next one has its job, or is recorded as missed."""
         self.check()
-        records = ScheduleRecords(log=self._world.log, views=self._views, ids=self._world.ids)
+        records = self._records
         for name in self._fired:
-            schedule = records.load(ScheduleId(name))
+            try:
+                schedule = records.load(ScheduleId(name))
+            except ScheduleNotFound:
+                continue  # of a name that another one has
             first, next_at = schedule.facts.next_at, schedule.next_at
             assert next_at is not None
             passed = (
