@@ -10,7 +10,7 @@ from pydantic import Field
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
 from api.app import App
-from api.dialects.batches.lines import ANTHROPIC, MESSAGES_PATH, lines_of
+from api.dialects.batches.lines import ANTHROPIC, MESSAGES_PATH, LineLabels, lines_of
 from api.dialects.batches.objects import (
     BATCHES_FULL,
     BatchCounts,
@@ -50,8 +50,11 @@ from domain.values import rfc3339
 # --- Anthropic -----------------------------------------------------------------------------
 
 
-class BatchRequest(RequestBody):
-    """One request; an error in its ``params`` becomes its result."""
+class BatchRequest(LineLabels):
+    """One request; an error in its ``params`` becomes its result.
+
+    ``tags``, ``metadata`` and ``urgency`` are additions: those of the job of the request.
+    """
 
     custom_id: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     params: dict[str, Any]
@@ -227,7 +230,7 @@ def _accept(app: App, request: Request) -> Batch:
             msg = f"{one.custom_id} is not unique in this batch"
             raise InvalidRequest(msg, field=f"requests.{index}.custom_id")
         seen.add(one.custom_id)
-    packed = pack(b"\n".join(_line(one.custom_id, one.params) for one in body.requests))
+    packed = pack(b"\n".join(_line(one) for one in body.requests))
     client = client_payload(request)
     now = app.clock.now()
     start = start_after_of(body.start_after, now)
@@ -253,8 +256,10 @@ def _accept(app: App, request: Request) -> Batch:
     )
 
 
-def _line(custom_id: str, params: dict[str, Any]) -> bytes:
-    return json.dumps({"custom_id": custom_id, "params": params}, separators=(",", ":")).encode()
+def _line(one: BatchRequest) -> bytes:
+    labels = one.model_dump(include=set(LineLabels.model_fields), exclude_none=True)
+    line = {"custom_id": one.custom_id, "params": one.params, **labels}
+    return json.dumps(line, separators=(",", ":")).encode()
 
 
 def _list(app: App, request: Request) -> MessageBatchList:

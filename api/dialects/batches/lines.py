@@ -17,6 +17,7 @@ from api.dialects.anthropic.encode import assemble_message
 from api.dialects.anthropic.parse import has_cache_control
 from api.dialects.anthropic.tools import AnthropicTools
 from api.dialects.embeddings import embedding_list
+from api.dialects.jobs.bodies import Metadata, Tags, Urgency
 from api.dialects.openai_chat.completions import CompletionEnvelope, CompletionKind, assemble
 from api.dialects.openai_chat.parse import CHAT
 from api.dialects.openai_completions import TEXT
@@ -34,7 +35,7 @@ from api.generation import (
     job_hex,
     unix_seconds,
 )
-from api.http.bodies import load_json, parse_body
+from api.http.bodies import RequestBody, load_json, parse_body
 from api.http.messages import Dialect, json_bytes
 from domain.batch.jsonl import read_lines
 from domain.batch.ports import BatchLine, BatchViews
@@ -43,10 +44,20 @@ from domain.chat.embedding import EMBEDDINGS_PROTOCOL
 from domain.chat.items import Failed
 from domain.chat.stored_answer import StoredAnswer
 from domain.errors import TEXT_LOST, InvalidRequest, ModelNotFound, SemanticError
+from domain.job.listing import labels_of
 from domain.job.state import Job
 from domain.log.ports import PayloadStore
 from domain.model.registry import ModelRegistry
 from domain.values import Digest, JobStatus
+
+
+class LineLabels(RequestBody):
+    """What a line may have beside its request: labels of its job, and its place in its line."""
+
+    tags: Tags | None = None
+    metadata: Metadata | None = None
+    urgency: Urgency | None = None
+
 
 #: Protocol of an Anthropic batch, and the endpoint of all its lines.
 ANTHROPIC: Final = "anthropic"
@@ -209,13 +220,21 @@ def parse_line(batch: Batch, raw: bytes, defaults: RequestDefaults) -> BatchLine
         line = line_object(raw)
         body = line.get("params" if batch.facts.protocol == ANTHROPIC else "body")
         model = text_member(body, "model")
+        beside = {name: line[name] for name in LineLabels.model_fields if name in line}
+        own = parse_body(LineLabels, json.dumps(beside).encode())
         parsed = _parse_body(batch, json.dumps(body).encode(), defaults)
     except InvalidRequest as error:
         return BatchLine(model=model, request=error)
     if parsed.stream:
         refusal = InvalidRequest("the answers of a batch cannot be streamed", field="stream")
         return BatchLine(model=model, request=refusal)
-    return BatchLine(model=model, request=parsed.chat, wire=parsed.wire)
+    return BatchLine(
+        model=model,
+        request=parsed.chat,
+        wire=parsed.wire,
+        labels=labels_of(own.tags or (), own.metadata or {}),
+        urgency=own.urgency or 0,
+    )
 
 
 def _parse_body(batch: Batch, body: bytes, defaults: RequestDefaults) -> ParsedRequest:

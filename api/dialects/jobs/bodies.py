@@ -52,6 +52,7 @@ Tags = Annotated[Items[Tag], Field(max_length=TAGS_MAX)]
 Metadata = Annotated[
     dict[Tag, Annotated[str, Field(max_length=VALUE_CHARS_MAX)]], Field(max_length=PAIRS_MAX)
 ]
+Urgency = Annotated[int, Field(ge=0, le=URGENCY_MAX), BeforeValidator(whole)]
 
 _ONE_OF_BOTH: JsonDict = {
     "oneOf": [
@@ -146,7 +147,7 @@ class JobBody(PromptBody):
     """
 
     unique: UniqueBody | None = None
-    urgency: Annotated[int, Field(ge=0, le=URGENCY_MAX), BeforeValidator(whole)] | None = None
+    urgency: Urgency | None = None
     reject_after: WithinS | None = None
 
     after: (
