@@ -333,7 +333,7 @@ class WorkerProcess:
         """Give running generations the drain time to finish; other workers take the rest.
 
         Args:
-            hand_over: Enqueues the jobs that were not finished; those in hand are let go by then.
+            hand_over: Enqueues the jobs that were not finished; they are acknowledged by then.
         """
         if self._planned is None or self._planned.code is ExitCode.IDLE:
             self._state = WorkerState.DRAINING

@@ -474,7 +474,10 @@ class JobBar(TypedDict):
 
 
 class JobEdge(AfterObject):
-    """An earlier job with its present status; ``null`` if it is not known."""
+    """A job before or behind another one with its present status; ``null`` if it is not known.
+
+    ``name`` and ``condition`` are those that the later of the two gave.
+    """
 
     status: str | None
 
@@ -482,7 +485,8 @@ class JobEdge(AfterObject):
 class JobTimeline(TypedDict):
     """Where the time of a job went; ``at`` is the instant of this reply.
 
-    ``after`` are the jobs that it waited for.
+    ``after`` are the jobs that it waited for, ``successors`` those that wait for it or did, the
+    newest 100.
     """
 
     object: Literal["job.timeline"]
@@ -493,5 +497,6 @@ class JobTimeline(TypedDict):
     queued_ms: float
     attempts: int
     after: list[JobEdge]
+    successors: list[JobEdge]
     steps: list[JobStep]
     bars: list[JobBar]
