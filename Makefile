@@ -128,9 +128,10 @@ stress: $(DEV) ## Run the stress cases, and write their table in docs: make stre
 soak-hour: $(DEV) ## Work for an hour on a quiet machine, and write docs/benchmarks/soak.md with table and plots
 	@$(BIN)/python -m bench.report --only soak --again --soak-minutes 60 --page docs/benchmarks/soak.md $(ARGS)
 
-nightly: $(SITE) ## Run the tests with their long enumerations, and five minutes of mixed load
+nightly: $(SITE) ## Run the tests with their long enumerations, weeks of the simulator, and mixed load
 	@$(if $(ARGS),,$(REAL) smollm2-float32 gemma3-270m >/dev/null || echo "their tests are skipped")
 	@$(BIN)/python -m pytest --nightly -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m tests.simulation --weeks 200 --minutes 5
 	@$(BIN)/python -m bench.soak --minutes 5 --swap-minutes 2
 
 chaos: $(DEV) ## Kill parts 100 times with 50 other faults, ten times, and record each run in docs (hours)

@@ -14,7 +14,12 @@ from domain.errors import CorruptLog, LogUnavailable, QueueUnavailable
 from ops.data_dir.lock import DataDirLocked
 from ops.data_dir.permissions import create_private_files, use_own_temporary_directory
 from ops.exit_codes import ExitCode, after_failed_start, end_process
-from ops.liveness.child import resting_collector, wait_for_activation, watch_lifeline
+from ops.liveness.child import (
+    ORPHAN_S,
+    resting_collector,
+    wait_for_activation,
+    watch_lifeline,
+)
 
 #: Thread switch interval of the interpreter. The engine thread returns from native code every few
 #: milliseconds and must not wait the default 5 ms while other threads format text.
@@ -97,7 +102,7 @@ def main() -> int:
         from ops.settings.settings import load_part_settings  # noqa: PLC0415 - imported in this block
         from worker.control.worker_drain import RestartAlone  # noqa: PLC0415 - imported in this block
         from worker.engine.ports import ModelLoadError  # noqa: PLC0415 - imported in this block
-        from worker.process import WorkerProcess  # noqa: PLC0415 - imported in this block
+        from worker.process import ProcessState, WorkerProcess  # noqa: PLC0415 - imported in this block
 
     create_private_files()
     settings = load_part_settings()
@@ -106,10 +111,11 @@ def main() -> int:
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     use_own_temporary_directory(settings.data_dir)
     restart = RestartAlone()
-    process = WorkerProcess(settings, logger)
+    shared = ProcessState()
+    process = WorkerProcess(settings, logger, shared)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: process.request_stop())
-    is_supervised = watch_lifeline(lambda: process.request_stop())
+    shared.lifeline = watch_lifeline(lambda: process.request_stop(), orphan_s=ORPHAN_S)
     try:
         code = process.run()
         while (successor := process.successor(code)) is not None:
@@ -118,7 +124,7 @@ def main() -> int:
     except DataDirLocked as error:
         logger.error("cannot_run", why=error.message)  # noqa: TRY400 - the traceback adds nothing
         # The supervisor has the directory, so the holder is left of a killed service and will end.
-        return int(ExitCode.FAILED if is_supervised else ExitCode.CONFIG)
+        return int(ExitCode.FAILED if shared.lifeline.is_supervised else ExitCode.CONFIG)
     except ModelLoadError as error:
         logger.error("cannot_run", why=error.message)  # noqa: TRY400 - the traceback adds nothing
         return int(ExitCode.CONFIG)

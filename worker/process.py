@@ -34,7 +34,7 @@ from ops.broker.worker_requests import BlockAnswers, TokenCountServer, counts_wa
 from ops.clock import RandomIds, SystemClock, uuid7_hex
 from ops.data_dir.lock import DataLock, WorkerIdentity
 from ops.exit_codes import ExitCode
-from ops.liveness.child import BEAT_S, resting_collector, take_heartbeat
+from ops.liveness.child import BEAT_S, Lifeline, resting_collector, take_heartbeat
 from ops.log.migrate import upgrade
 from ops.log.sql_event_log import SqlEventLog, open_log
 from ops.models.registry import embedding_models, first_model, given_choice
@@ -87,12 +87,14 @@ class ProcessState:
     Attributes:
         stop: Set once the process is asked to stop.
         is_beating: Whether the supervisor expects heartbeats before the model is loaded.
+        lifeline: The tie to the supervisor.
     """
 
     beat: Callable[[], None] = field(default_factory=take_heartbeat)
     stop: threading.Event = field(default_factory=threading.Event)
     is_beating: bool = False
     kept: KeptBase | None = None
+    lifeline: Lifeline = field(default_factory=Lifeline)
 
     def base(self, empty: Callable[[], KeptBase]) -> KeptBase:
         """Return the weights that the worker before kept, or what ``empty`` makes."""
@@ -248,10 +250,14 @@ class WorkerProcess:
         served = parts.served_models(settings, self._model, self._shared.base)
         engine = self._engine(stack, sink, cache, log, to.controls, served)
         broker = BlockingRedisBroker(client, keys, broker_id=to.broker_id)
-        values, turns = settings.engine.values, self._turns
-        logger, active = self._logger, ActiveJobs()
+        turns, logger, active = self._turns, self._logger, ActiveJobs()
         tuning = WorkerTuning(
-            to.controls, values, engine=engine, turns=turns, queue=broker, logger=logger
+            to.controls,
+            settings.engine.values,
+            engine=engine,
+            turns=turns,
+            queue=broker,
+            logger=logger,
         )
         pulse = self._pulse(to, engine, cache.gauge, tuning)
         stack.enter_context(PeriodicTask("pulse", PULSE_S, pulse.beat))
@@ -261,7 +267,6 @@ class WorkerProcess:
         stack.enter_context(TokenCountServer(client, keys, counter))
         if not self._load(engine, to, cache.tier):
             return int(ExitCode.LOAD_FAILED)
-        self._show_life(stack, to)
         backlog, spans = RedisItemBacklog(client, keys), parts.open_exports(stack, settings, logger)
         runner = parts.build_runner(
             self._worker, log, engine, spans, sink=sink, backlog=backlog, active=active, turns=turns
@@ -274,7 +279,9 @@ class WorkerProcess:
             follow_model=partial(self._follow, to.follower),
             blocks=BlockAnswers(client, keys, worker=self._worker, blocks=cache.gauge),
         )
-        reconciler = PeriodicTask("reconcile", RECONCILE_S, watch.reconciliation())
+        restore = self._show_life(stack, to, broker)
+        recover = watch.reconciliation(restore)
+        reconciler = PeriodicTask("reconcile", RECONCILE_S, recover)
         self._request_reconcile = reconciler.wake
         look = stack.enter_context(PeriodicTask("engine control", LOOK_S, tuning.apply))
         stack.enter_context(watch.listener(reconcile=reconciler.wake, tune=look.wake))
@@ -296,13 +303,20 @@ class WorkerProcess:
         if self._failed_as is not None:
             leave(self._failed_as, self._turns, active, cache.tier)
         reconciler.close()
-        return self._drain(to, engine, consumers, active, cache.tier)
+        return self._drain(to, engine, consumers, active, cache.tier, recover)
 
-    def _show_life(self, stack: ExitStack, to: Connections) -> None:
-        """Send heartbeats to the supervisor, and look for other workers that have ended."""
+    def _show_life(
+        self, stack: ExitStack, to: Connections, broker: BlockingRedisBroker
+    ) -> Callable[[], None]:
+        """Send heartbeats to the supervisor, and look for other workers that have ended.
+
+        Returns:
+            What lets an emptied broker know the jobs that the workers have.
+        """
         stack.enter_context(PeriodicTask("heartbeat", BEAT_S, self._shared.beat))
         departed = DepartedWorkers(to.client, to.keys, to.broker_id)
         stack.enter_context(PeriodicTask("departures", LOOK_FOR_DEPARTED_S, departed.look))
+        return partial(departed.restore, broker.restore_fetched)
 
     def _drain(
         self,
@@ -311,8 +325,13 @@ class WorkerProcess:
         consumers: Consumers,
         active: ActiveJobs,
         tier: DiskTier | None,
+        hand_over: Callable[[], None],
     ) -> int:
-        """Give running generations the drain time to finish; the next worker takes the rest."""
+        """Give running generations the drain time to finish; other workers take the rest.
+
+        Args:
+            hand_over: Enqueues the jobs that were not finished; they are acknowledged by then.
+        """
         if self._planned is None or self._planned.code is ExitCode.IDLE:
             self._state = WorkerState.DRAINING
         to.recorder.record(WorkerDraining(worker=self._worker))
@@ -323,10 +342,14 @@ class WorkerProcess:
         WorkerDrain(
             engine=engine,
             consumers=consumers,
-            stop_s=self._settings.server.drain_s,
+            stop_s=self._shared.lifeline.limit_s(self._settings.server.drain_s),
             is_asked_to_stop=self._shared.stop,
             on_saving=partial(self._enter, to.follower, SwapState.SAVING),
         ).run(self._planned)
+        with suppress(
+            SemanticError
+        ):  # another worker, or the next life of this one, looks for them
+            hand_over()
         if self._failed_as is not None:
             leave(self._failed_as, self._turns, active, tier)
         code = self._exit_code()
@@ -339,6 +362,10 @@ class WorkerProcess:
             if idle.is_due():
                 self._logger.info("model_idle", model=self._model.name)
                 self._plan_exit(ExitCode.IDLE, drain_s=self._settings.server.drain_s)
+
+    def _last_saves_s(self) -> float:
+        saves_s = last_saves_s(self._planned, is_asked_to_stop=self._shared.stop.is_set())
+        return self._shared.lifeline.limit_s(saves_s)
 
     def _exit_code(self) -> int:
         """Return the exit code of a process that ends in order."""
@@ -385,9 +412,7 @@ class WorkerProcess:
             on_device_failure=partial(self._fail, ExitCode.DEVICE_FAILED),
             watch=watch,
             models=served,
-            last_saves_s=lambda: last_saves_s(
-                self._planned, is_asked_to_stop=self._shared.stop.is_set()
-            ),
+            last_saves_s=self._last_saves_s,
         )
         stuck = partial(self._fail, ExitCode.STUCK)
         guard = StuckStepGuard(watch, engine, last_step, on_stuck=stuck, logger=self._logger)

@@ -56,7 +56,7 @@ from ops.data_dir.free_space import DiskFloor, floor_of
 from ops.data_dir.lock import DataDirLocked, DataLock
 from ops.data_dir.permissions import create_private_files
 from ops.exit_codes import after_failed_start
-from ops.liveness.child import watch_lifeline
+from ops.liveness.child import ORPHAN_S, Lifeline, watch_lifeline
 from ops.log.migrate import upgrade
 from ops.log.sql_event_log import SqlEventLog, open_log
 from ops.models.registry import RegistryReader, first_model
@@ -338,7 +338,7 @@ def _periodic_tasks(
     ]
 
 
-def run(settings: Settings, logger: Logger) -> int:
+def run(settings: Settings, logger: Logger, lifeline: Lifeline) -> int:
     """Serve until a signal ends the process; return only if the start failed.
 
     The public socket is bound first, so that a taken port is reported at once.
@@ -388,6 +388,7 @@ def run(settings: Settings, logger: Logger) -> int:
                 on_listening=lambda host, port: logger.info("listening", host=host, port=port),
                 logger=logger,
                 draining=app.draining,
+                limit_s=lifeline.limit_s,
                 counts=app.metrics.requests,
                 spans=spans,
             )
@@ -399,5 +400,5 @@ def main() -> int:
     create_private_files()
     settings = load_part_settings()
     logger = configure_logging("api", level=settings.log.level, format=settings.log.format)
-    watch_lifeline(lambda: os.kill(os.getpid(), signal.SIGTERM))
-    return run(settings, logger)
+    lifeline = watch_lifeline(lambda: os.kill(os.getpid(), signal.SIGTERM), orphan_s=ORPHAN_S)
+    return run(settings, logger, lifeline)

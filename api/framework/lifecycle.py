@@ -56,6 +56,7 @@ class Service:
         on_listening: Called with the public address once clients are served.
         limits: Of connections, requests and replies; the routes that take uploads are added.
         draining: Set when the drain begins.
+        limit_s: Shortens the drain time where the next service waits for the end of this process.
     """
 
     routes: Sequence[Route]
@@ -69,6 +70,7 @@ class Service:
     draining: threading.Event = field(default_factory=threading.Event)
     counts: RequestCounts = field(default_factory=RequestCounts)
     spans: SpanSink = field(default_factory=SpanSink)
+    limit_s: Callable[[float], float] = lambda seconds: seconds
 
 
 def serve(service: Service) -> NoReturn:
@@ -134,8 +136,9 @@ class _ApiLifecycle:
             host, port = service.listener.getsockname()[:2]
             service.on_listening(host, port)
             await self._stop.wait()
-        self._logger.info("draining", drain_s=service.settings.drain_s)
-        await shield.drain(service.settings.drain_s)
+        drain_s = service.limit_s(service.settings.drain_s)
+        self._logger.info("draining", drain_s=drain_s)
+        await shield.drain(drain_s)
         async with asyncio.timeout(STOP_TIMEOUT_S):
             await service.on_stop()
         self._logger.info("stopped")

@@ -79,7 +79,7 @@ class FaultInjector:
             Fault.WORKER: lambda _: self._kill("worker.main"),
             Fault.API: lambda _: self._kill("api.main"),
             Fault.BROKER: self._kill_broker,
-            Fault.SUPERVISOR: lambda _: self._kill_supervisor(),
+            Fault.SUPERVISOR: self._kill_supervisor,
             Fault.ALL: lambda _: self._kill_all(),
             Fault.FREEZE: self._freeze,
             Fault.FLUSH: lambda _: self._flush(),
@@ -130,7 +130,10 @@ class FaultInjector:
                     return
             time.sleep(0.02)
 
-    def _kill_supervisor(self) -> None:
+    def _kill_supervisor(self, planned: PlannedFault) -> None:
+        """Kill the supervisor and start it; half of the kills may come before it took over."""
+        if random.Random(planned.seed).random() < 0.5:
+            self._service.wait_taken_over()
         self._service.process.kill()
         self._service.process.wait()
         self._killed.clear()

@@ -279,6 +279,8 @@ def _submit_line(batch: Batch, line: tuple[int, bytes], driver: BatchDriver) -> 
         ordered=False,
         bound_model=wanted.bound_model,
         waits_for_model=True,
+        labels=wanted.labels,
+        urgency=wanted.urgency,
         trace=_trace_of_line(facts.trace),
         trace_link=facts.trace,
         owner=facts.owner,

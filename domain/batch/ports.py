@@ -92,12 +92,16 @@ class BatchLine:
         request: What to generate, or why the line cannot be read.
         wire: The request in the form of its dialect, for protocols that return it.
         bound_model: Registered model that must answer it.
+        labels: Of its job.
+        urgency: Of its job.
     """
 
     model: str
     request: ChatRequest | InvalidRequest | ModelNotFound
     wire: bytes | None = None
     bound_model: str | None = None
+    labels: tuple[str, ...] = ()
+    urgency: int = 0
 
 
 class LineProtocol(Protocol):

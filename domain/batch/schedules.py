@@ -144,7 +144,10 @@ class ScheduleRecords:
         self._present: tuple[Schedule, ...] = ()
 
     def present(self) -> tuple[Schedule, ...]:
-        """Return the schedules that are not removed, oldest first; reads only what is new."""
+        """Return the schedules that are not removed, oldest first; reads only what is new.
+
+        Of two that were added at once under one name, the first one of the log exists.
+        """
         head = self._log.head().position
         if head == self._read_to:
             return self._present
@@ -156,7 +159,11 @@ class ScheduleRecords:
         read = {name: stream.read() for name, stream in tuple(self._streams.items())}
         for name in [name for name, schedule in read.items() if schedule.is_removed]:
             self._streams.pop(name, None)
-        self._present = tuple(one for one in read.values() if not one.is_removed)
+        first: dict[tuple[Owner | None, str], Schedule] = {}
+        for schedule in read.values():
+            if not schedule.is_removed:
+                first.setdefault((schedule.facts.owner, schedule.facts.name), schedule)
+        self._present = tuple(first.values())
         self._read_to = head
         return self._present
 
@@ -200,6 +207,9 @@ class ScheduleRecords:
         payloads = {added.job: body}
         stream = self._stream(schedule_id)
         stream.commit(lambda _: (added,), correlation_id=correlation_id, payloads=payloads)
+        if all(one.id != schedule_id for one in self.present()):
+            self.remove(schedule_id)
+            raise ScheduleExists(added.name)
         return self.load(schedule_id)
 
     def pause(self, schedule_id: ScheduleId) -> Schedule:

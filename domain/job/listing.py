@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from domain.events.job import JobSubmitted
 from domain.job.eta import MeasuredJob, QueuedJob, RunningJob
 from domain.job.state import Job
 from domain.values import Digest, JobId, JobStatus, Owner, Priority
@@ -35,6 +36,21 @@ def metadata_of(labels: Sequence[str]) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
+def waits_for(job: JobId) -> str:
+    """Return the mark under which an index has the jobs that wait or waited for a job.
+
+    No label of a caller begins like it.
+    """
+    return f"<{job}"
+
+
+def indexed_labels(submitted: JobSubmitted) -> tuple[str, ...]:
+    """Return the labels of a job, and the marks of the jobs that it waits for, each once."""
+    return tuple(
+        dict.fromkeys((*submitted.labels, *(waits_for(JobId(one.job)) for one in submitted.after)))
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFilter:
     """Which jobs are wanted; ``None`` excludes none.
@@ -43,7 +59,7 @@ class JobFilter:
         model: Only jobs whose request names this model.
         since: Only jobs accepted at this instant (in the form of the log) or later.
         owner: Only jobs of this API key.
-        labels: Only jobs with all of these, each named once.
+        labels: Only jobs with all of these (``indexed_labels``), each named once.
     """
 
     status: JobStatus | None = None
@@ -64,7 +80,7 @@ class JobFilter:
             and self.priority in {None, asked.priority}
             and (self.since is None or job.created_at >= self.since)
             and self.owner in {None, asked.owner}
-            and set(self.labels) <= set(asked.labels)
+            and set(self.labels) <= set(indexed_labels(asked))
         )
 
 

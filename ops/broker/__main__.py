@@ -15,13 +15,20 @@ from ops.broker.private_redis import PrivateRedis, find_server
 from ops.data_dir.lock import DataDirLocked, DataLock
 from ops.data_dir.permissions import create_private_files
 from ops.exit_codes import ExitCode
-from ops.liveness.child import LIFELINE_ENV, watch_lifeline
+from ops.liveness.child import (
+    LIFELINE_ENV,
+    ORPHAN_S,
+    wait_for_activation,
+    watch_lifeline,
+)
 from ops.observe.logs import Logger, configure_logging
 from ops.settings.settings import Settings, load_part_settings
 
 
 def main() -> int:
     """Run the configured broker until SIGTERM or until the broker ends; return the exit code."""
+    if not wait_for_activation():
+        return int(ExitCode.OK)
     create_private_files()
     settings = load_part_settings()
     log = configure_logging("broker", level=settings.log.level, format=settings.log.format)
@@ -57,7 +64,7 @@ def _serve(broker: PrivateRedis, settings: Settings, stop: threading.Event, log:
     broker.start()
     try:
         # Threads may exist from here on: the server was forked before.
-        watch_lifeline(stop.set)
+        watch_lifeline(stop.set, orphan_s=ORPHAN_S)
         write_url(settings, broker.url)
         log.info("the broker answers", url=broker.url)
         threading.Thread(target=_wait, args=(broker, stop), daemon=True).start()

@@ -53,6 +53,7 @@ class Keys:
         heartbeats: Dramatiq's sorted set of consumers by the time of their last command.
         unacked_prefix: Prefix of Dramatiq's sets of unacknowledged messages.
         queues: Set of the names of all queues that workers have declared.
+        restored: Set of the workers whose jobs the broker knows; an emptied broker has none.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -66,6 +67,7 @@ class Keys:
         self.heartbeats = f"{prefix}:__heartbeats__"
         self.unacked_prefix = f"{prefix}:__acks__."
         self.queues = f"{prefix}:queues"
+        self.restored = f"{prefix}:restored"
 
     def token_reply(self, name: str) -> str:
         """List that receives the reply to one request for a token count."""

@@ -20,6 +20,10 @@ from ops.broker.client import Keys, broker_errors
 LOOK_FOR_DEPARTED_S: Final = 1.0
 #: How long a worker must have no connection, in seconds: one whose connection broke has another.
 DEPARTED_AFTER_S: Final = 2.0
+#: Longest wait for the other workers after the broker was emptied, in seconds: each notices it with
+#: its next pulse, and one that has no model restores nothing.
+RESTORED_WITHIN_S: Final = 2.0
+_POLL_S: Final = 0.05
 
 
 class DepartedWorkers:
@@ -53,6 +57,39 @@ class DepartedWorkers:
         except BaseException:
             self._forget()
             raise
+
+    def restore(self, restore_own: Callable[[], None]) -> None:
+        """Restore the jobs of this worker in an emptied broker, and wait for the other workers.
+
+        Afterwards a job that no worker has recorded is lost. Until then another worker could take a
+        job that is only forgotten, and its attempt would end that of a worker which lives.
+
+        Args:
+            restore_own: Records the jobs of this worker.
+
+        Raises:
+            QueueUnavailable: The broker cannot be reached.
+        """
+        with broker_errors():
+            if self._client.sismember(self._keys.restored, self._own):
+                return
+            restore_own()
+            self._client.sadd(self._keys.restored, self._own)
+            give_up_at_s = self._now_s() + RESTORED_WITHIN_S
+            while self._unrestored() and self._now_s() < give_up_at_s:
+                time.sleep(_POLL_S)
+
+    def _unrestored(self) -> set[str]:
+        """Return the names of the connections of workers that have not restored their jobs."""
+        known: Any = self._client.smembers(self._keys.restored)
+        prefix = self._keys.connection("")
+        try:
+            clients: Any = self._client.client_list()
+        except redis.ResponseError:
+            return set()  # a server that refuses the command
+        names = {str(client["name"]) for client in clients}
+        connected = {name for name in names if name.startswith(prefix)}
+        return connected - {self._keys.connection(worker.decode()) for worker in known}
 
     def _look(self) -> None:
         workers: Any = self._client.zrange(self._keys.heartbeats, 0, -1)

@@ -30,6 +30,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import dramatiq
@@ -169,6 +170,7 @@ class BlockingRedisBroker(RedisBroker):
         self._enqueue: Any = client.register_script(scripts.ENQUEUE)
         self._remove: Any = client.register_script(scripts.REMOVE)
         self._requeue: Any = client.register_script(scripts.REQUEUE)
+        self._restore: Any = client.register_script(scripts.RESTORE)
         self._make_ready: Any = client.register_script(scripts.MAKE_READY)
         self._fair_share: Any = client.register_script(scripts.FAIR_SHARE)
         self._wake: Any = client.register_script(scripts.WAKE)
@@ -299,6 +301,21 @@ class BlockingRedisBroker(RedisBroker):
         names = [self.keys.ready(queue_name), self.keys.messages(queue_name)]
         names += [self.keys.unacked(queue_name, self.broker_id), self.keys.wakeup(queue_name)]
         return int(self._requeue(keys=names, args=list(fetched)))
+
+    def restore_fetched(self) -> None:
+        """Record the messages that this worker has, where an emptied broker has forgotten them.
+
+        Raises:
+            QueueUnavailable: The broker cannot be reached.
+        """
+        keys = self.keys
+        for queue, fetched in tuple(self.fetched.items()):
+            messages = {one: message_of(JobId(one), queue).encode() for one in tuple(fetched)}
+            names = [keys.ready(queue), keys.messages(queue), keys.unacked(queue, self.broker_id)]
+            names += [keys.heartbeats, keys.agent_ring(queue)]
+            args: list[str | bytes] = [self.broker_id, keys.agent_queue(queue, None)]
+            with broker_errors():
+                self._restore(keys=names, args=[*args, *chain.from_iterable(messages.items())])
 
 
 class BlockingConsumer(Consumer):

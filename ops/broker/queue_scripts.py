@@ -78,6 +78,23 @@ end
 if count > 0 and redis.call('LLEN', KEYS[4]) == 0 then redis.call('RPUSH', KEYS[4], '1') end
 return count
 """
+# KEYS: ready, messages, unacked, heartbeats, agent ring. ARGV: consumer, prefix of agent queues,
+# then id and message of each job that the consumer has. Records what an emptied broker has
+# forgotten. A job that another process has queued since is taken back, unless a consumer has it.
+RESTORE = """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+redis.call('ZADD', KEYS[4], string.format('%.0f', now), ARGV[1])
+for at = 3, #ARGV, 2 do
+  local id, waits = ARGV[at], redis.call('LREM', KEYS[1], 0, ARGV[at])
+  for _, agent in ipairs(redis.call('LRANGE', KEYS[5], 0, -1)) do
+    waits = waits + redis.call('ZREM', ARGV[2] .. agent, id)
+  end
+  if redis.call('HSETNX', KEYS[2], id, ARGV[at + 1]) == 1 or waits > 0 then
+    redis.call('SADD', KEYS[3], id)
+  end
+end
+"""
 # KEYS: ready, wakeup, agent ring, consumers of the queue. ARGV: prefix of the unacked sets, queue,
 # consumer, LIVE_MS. Returns -1 to the only live consumer, else how many messages it may take until
 # another consumer has fewer unacknowledged ones. If that is 0, another consumer is woken.

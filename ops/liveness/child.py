@@ -9,8 +9,10 @@ import gc
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 #: Environment variable with the number of the inherited write end.
 HEARTBEAT_ENV = "SEMANTIC_HEARTBEAT_FD"
@@ -19,6 +21,14 @@ LIFELINE_ENV = "SEMANTIC_LIFELINE_FD"
 STANDBY_ENV = "SEMANTIC_STANDBY_FD"
 #: Interval between two heartbeats, in seconds.
 BEAT_S = 1.0
+#: What a process sends: a heartbeat, and that it has its imports and waits for its activation.
+BEAT = b"."
+IMPORTED = b"i"
+#: How long a part of a killed supervisor goes on, in seconds. The next service imports its own
+#: parts within that time and then ends these; a service manager starts it after some seconds.
+ORPHAN_S = 30.0
+#: Longest time that open answers have once the next service waits for a part, in seconds.
+HANDOVER_S = 1.0
 
 
 def _inherited(variable: str) -> int | None:
@@ -46,7 +56,7 @@ def take_heartbeat() -> Callable[[], None]:
 
     def beat() -> None:
         try:
-            os.write(descriptor, b".")
+            os.write(descriptor, BEAT)
         except OSError:
             # Full: a stopped supervisor has not read for hours. Broken: the supervisor is gone,
             # and the parent watch reports it.
@@ -55,31 +65,52 @@ def take_heartbeat() -> Callable[[], None]:
     return beat
 
 
-def watch_lifeline(on_lost: Callable[[], None]) -> bool:
-    """Call ``on_lost`` once, from a daemon thread, when the supervisor has died.
+@dataclass(slots=True, eq=False)
+class Lifeline:
+    """The tie of a process to its supervisor.
+
+    Attributes:
+        is_supervised: Whether the process was started by a supervisor.
+        awaits_successor: Whether the supervisor has died, and the next one may take over.
+    """
+
+    is_supervised: bool = False
+    awaits_successor: bool = False
+
+    def limit_s(self, seconds: float) -> float:
+        """Return a time that the end of this process may take: short where a successor waits."""
+        return min(seconds, HANDOVER_S) if self.awaits_successor else seconds
+
+    def watch(self, descriptor: int, on_lost: Callable[[], None], orphan_s: float) -> None:
+        """Wait for the end of the supervisor, then ``orphan_s``, and call ``on_lost``."""
+        while os.read(descriptor, 1):
+            pass  # the supervisor never writes; ignore a stray byte
+        os.close(descriptor)
+        self.awaits_successor = True
+        time.sleep(orphan_s)
+        self.awaits_successor = False
+        on_lost()
+
+
+def watch_lifeline(on_lost: Callable[[], None], *, orphan_s: float = 0.0) -> Lifeline:
+    """Call ``on_lost`` once, from a daemon thread, after the supervisor has died.
 
     In a process without a supervisor it does nothing.
 
     Args:
         on_lost: Ends the process; its log lines may have no reader.
-
-    Returns:
-        Whether the process has a supervisor.
+        orphan_s: Seconds for which the process goes on; the next service ends it within that time.
     """
     descriptor = _inherited(LIFELINE_ENV)
-    if descriptor is None:
-        return False
-    threading.Thread(
-        target=_wait_for_end, args=(descriptor, on_lost), name="lifeline", daemon=True
-    ).start()
-    return True
-
-
-def _wait_for_end(descriptor: int, on_lost: Callable[[], None]) -> None:
-    while os.read(descriptor, 1):
-        pass  # the supervisor never writes; ignore a stray byte
-    os.close(descriptor)
-    on_lost()
+    lifeline = Lifeline(is_supervised=descriptor is not None)
+    if descriptor is not None:
+        threading.Thread(
+            target=lifeline.watch,
+            args=(descriptor, on_lost, orphan_s),
+            name="lifeline",
+            daemon=True,
+        ).start()
+    return lifeline
 
 
 def wait_for_activation() -> bool:
@@ -94,6 +125,8 @@ def wait_for_activation() -> bool:
     descriptor = _inherited(STANDBY_ENV)
     if descriptor is None:
         return True
+    if HEARTBEAT_ENV in os.environ:
+        os.write(int(os.environ[HEARTBEAT_ENV]), IMPORTED)
     with os.fdopen(descriptor, "rb") as activation:
         given = activation.read()
     os.environ.update(json.loads(given or b"{}"))

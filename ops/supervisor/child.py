@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from ops.liveness.child import HEARTBEAT_ENV, LIFELINE_ENV, STANDBY_ENV
+from ops.liveness.child import BEAT, HEARTBEAT_ENV, IMPORTED, LIFELINE_ENV, STANDBY_ENV
 from ops.observe.logs import Logger
 from ops.supervisor.output import pump
 from ops.supervisor.parts import Part
@@ -137,12 +137,20 @@ class Child:
 
     def has_beaten(self) -> bool:
         """Return whether a heartbeat arrived since the last call."""
+        return BEAT in self._signs()
+
+    async def imported(self) -> None:
+        """Return once the process has its imports and waits for its activation, or has ended."""
+        while IMPORTED not in self._signs() and not self._exit.done():  # noqa: ASYNC110 - a pipe
+            await asyncio.sleep(_POLL_S)
+
+    def _signs(self) -> bytes:
         if self._heartbeat is None:
-            return False
+            return b""
         try:
-            return bool(os.read(self._heartbeat, _SIGNS_MAX))
+            return os.read(self._heartbeat, _SIGNS_MAX)
         except BlockingIOError:
-            return False
+            return b""
 
     def terminate(self) -> None:
         """Send SIGTERM; a process that has ended is ignored."""

@@ -131,8 +131,9 @@ def systemd_file(unit: MachineUnit) -> str:
             "Restart=on-failure",
             "RestartPreventExitStatus=" + " ".join(f"{code:d}" for code in FINAL),
             f"RestartSec={SYSTEMD_RESTART_S}",
-            # The supervisor alone gets SIGTERM, and drains the parts in their order.
-            "KillMode=mixed",
+            # The supervisor alone gets SIGTERM, and drains the parts in their order. If it is
+            # killed, the parts go on until the next one takes over.
+            "KillMode=process",
             f"TimeoutStopSec={unit.stop_s}",
             "",
             "[Install]",

@@ -38,7 +38,6 @@ from ops.supervisor.parts import (
     API,
     BROKER,
     WORKER,
-    WORKER_MARGIN_S,
     Parts,
     parts_of,
     with_json_logs,
@@ -49,7 +48,6 @@ from ops.supervisor.serve_record import (
     ServeRecord,
     StartTimedOut,
     serve_lock,
-    wait_for_leftovers,
     write_record,
 )
 from ops.supervisor.startup_banner import StartupBanner, without_password
@@ -77,13 +75,15 @@ def serve(
     try:
         _require_backend()
         with serve_lock(settings.data_dir) as leftovers:
-            if leftovers is not None:
-                _wait_for(leftovers, settings)
+            killed = leftovers if leftovers and leftovers.has_living_parts() else None
             tighten(settings.data_dir)
             data_dir, log_file = settings.data_dir, settings.log_file
             floor_of(settings.disk, log_file=log_file, data_dir=data_dir).make_way()
             server = settings.server
-            port = claim_port(server.host, server.port, server=server)
+            # The api of a killed service holds its port until its successor can start.
+            is_held = killed and killed.base_url == base_url(server.host, server.port)
+            claimed = claim_port(server.host, 0 if is_held else server.port, server=server)
+            port = server.port if is_held else claimed
             resolved = settings.model_copy(
                 update={
                     "data_dir": settings.data_dir.absolute(),
@@ -91,7 +91,7 @@ def serve(
                 }
             )
             choice = choice_environment(is_explicit=is_explicit)
-            return _run(resolved, parts_for(resolved), choice)
+            return _run(resolved, parts_for(resolved), choice, killed)
     except (StartTimedOut, LogUnavailable, CorruptLog) as error:
         sys.stderr.write(f"semantic: {visible(str(error))}\n")
         return after_failed_start(error)
@@ -110,13 +110,9 @@ def _require_backend() -> None:
         raise CannotServe(missing)
 
 
-def _wait_for(leftovers: ServeRecord, settings: Settings) -> None:
-    if not wait_for_leftovers(leftovers, 0):
-        sys.stderr.write("semantic: waiting for the parts of a killed service to end\n")
-        wait_for_leftovers(leftovers, settings.server.drain_s + WORKER_MARGIN_S)
-
-
-def _run(settings: Settings, parts: Parts, choice: Mapping[str, str]) -> ExitCode:
+def _run(
+    settings: Settings, parts: Parts, choice: Mapping[str, str], killed: ServeRecord | None
+) -> ExitCode:
     logger = configure_logging("serve", level=settings.log.level, format=settings.log.format)
     output = _output(settings)
     banner = StartupBanner(Console())
@@ -124,6 +120,7 @@ def _run(settings: Settings, parts: Parts, choice: Mapping[str, str]) -> ExitCod
         pid=os.getpid(),
         base_url=base_url(settings.server.host, settings.server.port),
         started_at=datetime.now(UTC).isoformat(),
+        parts=killed.parts if killed else {},
     )
     write_record(settings.data_dir, record)
     banner.begin(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
+import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,12 @@ class PartRecord:
     def is_alive(self) -> bool:
         """Return whether this very process runs."""
         return _created(self.pid) == self.created
+
+    def signal(self, number: signal.Signals) -> None:
+        """Signal this very process; one that has ended is ignored."""
+        with suppress(ProcessLookupError):
+            if self.is_alive():
+                os.kill(self.pid, number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,18 +133,16 @@ def read_record(data_dir: Path) -> ServeRecord | None:
     return None  # no service holds the lock: a record is that of a dead one
 
 
-def wait_for_leftovers(record: ServeRecord, patience_s: float) -> bool:
-    """Wait until the parts of a killed service have drained and ended.
-
-    Returns:
-        Whether all have ended in time.
-    """
+def end_parts(parts: Collection[PartRecord], patience_s: float) -> None:
+    """End parts of a killed service: SIGTERM, ``patience_s``, SIGKILL."""
+    for part in parts:
+        part.signal(signal.SIGTERM)
     deadline = time.monotonic() + patience_s
-    while record.has_living_parts():
+    while any(part.is_alive() for part in parts):
         if time.monotonic() >= deadline:
-            return False
+            for part in parts:
+                part.signal(signal.SIGKILL)
         time.sleep(_POLL_S)
-    return True
 
 
 def _read(data_dir: Path) -> ServeRecord | None:

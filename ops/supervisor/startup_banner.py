@@ -31,6 +31,10 @@ class StartupBanner:
         self._row("data", str(data_dir))
         self._row("log", f"{log_url} · {database}")
 
+    def taking_over(self) -> None:
+        """Print that the parts of a killed service run until those of this one can start."""
+        self._row("", "taking over from the parts of a killed service")
+
     def broker(self, url: str, pid: int | None, server: str) -> None:
         """Print the broker; ``pid`` is ``None`` for an external one."""
         if pid is None:

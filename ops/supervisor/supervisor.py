@@ -46,7 +46,13 @@ from ops.supervisor.probes import (
     why_not_ready,
 )
 from ops.supervisor.process_monitor import GiveUp, ProcessMonitor
-from ops.supervisor.serve_record import PartRecord, ServeRecord, StartTimedOut, write_record
+from ops.supervisor.serve_record import (
+    PartRecord,
+    ServeRecord,
+    StartTimedOut,
+    end_parts,
+    write_record,
+)
 from ops.supervisor.startup_banner import StartupBanner
 
 #: Time for a broker to answer after its start, in seconds.
@@ -68,7 +74,7 @@ class Supervisor:
 
     Args:
         settings: The effective settings, with the real port.
-        record: The first record for ``semantic status``.
+        record: The first record for ``semantic status``; its parts are those of a killed service.
         prepare: Upgrades the tables of the event log; called in a thread.
         extra_environment: Further variables for every part.
     """
@@ -96,6 +102,8 @@ class Supervisor:
         self._logger = logger
         self._output = output
         self._extra_environment = extra_environment
+        #: Parts that have lost their supervisor and still run.
+        self._killed = record.parts
         self._monitors: dict[str, ProcessMonitor] = {}
         #: Parts that import while the broker starts, by name.
         self._early: dict[str, Child] = {}
@@ -147,9 +155,13 @@ class Supervisor:
 
     async def _start(self) -> None:
         began = time.monotonic()
+        if self._killed:
+            await self._take_over()
         broker = self._keep(self._parts.broker) if self._parts.broker is not None else None
         for part in (self._parts.worker, self._parts.api):
-            self._start_early(part)
+            if part.name not in self._early:
+                self._start_early(part)
+            self._note_part(self._early[part.name], restarts=0)
         await asyncio.to_thread(self._prepare)
         if broker is not None:
             self._broker_url = await self._wait_broker()
@@ -174,6 +186,24 @@ class Supervisor:
             time.monotonic() - began,
             keyed=bool(self._settings.server.api_keys),
         )
+
+    async def _take_over(self) -> None:
+        """Import beside the parts of a killed service, which serve meanwhile, and end them then."""
+        self._banner.taking_over()
+        for part in self._parts.last_to_first():
+            self._start_early(part)
+        for child in tuple(self._early.values()):
+            await child.imported()
+        await asyncio.to_thread(self._end_killed)
+        self._note(parts={})
+
+    def _end_killed(self) -> None:
+        """End the parts of a killed service, its broker last."""
+        killed = self._killed
+        others = [part for name, part in killed.items() if name != BROKER]
+        for parts in (others, list(killed.values())):
+            end_parts(parts, self._parts.worker.grace_s)
+        self._killed = {}
 
     def _keep_awake(self, command: Sequence[str]) -> None:
         """Prevent sleep while jobs run."""
@@ -251,9 +281,8 @@ class Supervisor:
 
     def _start_early(self, part: Part) -> None:
         """Start a part that imports and then waits until it is launched."""
-        child = self._start_child(part, self._environment_of(part), waits_as=part.argv)
-        self._early[part.name] = child
-        self._note(parts=self._record.parts | {part.name: PartRecord.of(child.pid, restarts=0)})
+        environment = self._environment_of(part)
+        self._early[part.name] = self._start_child(part, environment, waits_as=part.argv)
 
     def _environment_of(self, part: Part) -> Mapping[str, str]:
         extra = dict(self._extra_environment)
@@ -290,14 +319,15 @@ class Supervisor:
 
     def _on_start(self, child: Child) -> None:
         monitor = self._monitors[child.part.name]
-        self._note(
-            parts=self._record.parts
-            | {child.part.name: PartRecord.of(child.pid, restarts=monitor.restarts)}
-        )
+        self._note_part(child, restarts=monitor.restarts)
         if child.part.name == BROKER and monitor.restarts:
             task = asyncio.create_task(self._follow_broker(), name="follow broker")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    def _note_part(self, child: Child, *, restarts: int) -> None:
+        part = PartRecord.of(child.pid, restarts=restarts)
+        self._note(parts=self._record.parts | {child.part.name: part})
 
     async def _follow_broker(self) -> None:
         """Restart the parts that use the old address of a broker that moved."""
@@ -327,6 +357,8 @@ class Supervisor:
         """Stop the parts in turn, the api first."""
         for task in self._tasks:
             task.cancel()
+        if self._killed:
+            await asyncio.to_thread(self._end_killed)
         for part in self._parts.last_to_first():
             if (monitor := self._monitors.get(part.name)) is not None:
                 await monitor.stop(self._hurry)

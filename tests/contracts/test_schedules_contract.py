@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -224,6 +225,44 @@ def test_a_paused_schedule_misses_nothing(world: World) -> None:
     runner.fire_due()
     state = world.now(schedule)
     assert (state.fired, state.missed, len(world.events(schedule))) == (1, 0, 3)
+
+
+def test_of_two_schedules_added_at_once_under_one_name_the_first_exists(world: World) -> None:
+    log = Racing(world.log, world.add)
+    records = ScheduleRecords(log=cast("EventLog", log), views=world.views, ids=world.ids)
+    added = ScheduleAdded(
+        name="one",
+        cron="* * * * *",
+        timezone="UTC",
+        job=digest_of(BODY),
+        runs_late=True,
+        next_at="2026-01-01T00:01:00.000000Z",
+    )
+    with pytest.raises(ScheduleExists, match="one"):
+        records.add(added, body=BODY, correlation_id="r", sharer=None)
+    (present,) = world.runner().records.present()
+    assert present.id == log.other.id
+    world.clock.advance(MINUTE_S)
+    assert world.runner().fire_due() == (present.id,)
+    world.runner().records.remove(present.id)
+    assert world.runner().records.present() == ()
+
+
+class Racing:
+    """A log before whose next append another process adds a schedule."""
+
+    def __init__(self, log: EventLog, add: Callable[[], Schedule]) -> None:
+        self._log = log
+        self._adds = [add]
+        self.other: Schedule
+
+    def append(self, *given: Any, **more: Any) -> Any:
+        if self._adds:
+            self.other = self._adds.pop()()
+        return self._log.append(*given, **more)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
 
 
 def test_a_removed_schedule_is_gone_and_its_name_is_free(world: World) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from bench.chaos.model import make_exact_model
 from tests.support.polling import scaled
+from tests.support.processes.planted_constants import with_constants
 from tests.support.processes.scripted_service import (
     ENDLESS,
     ENDLESS_PACE_S,
@@ -29,7 +30,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @pytest.fixture(scope="session")
 def _mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    running = Service(tmp_path_factory.mktemp("mortal") / "data").start()
+    # The parts of a killed supervisor end soon.
+    env = with_constants({}, {"ops.liveness.child.ORPHAN_S": 1.0})
+    running = Service(tmp_path_factory.mktemp("mortal") / "data", env=env).start()
     yield running
     if running.process.poll() is None:
         assert running.stop() == 0, running.log()

@@ -47,7 +47,7 @@ class Draws:
 def submit(world: World, number: int) -> None:
     """Accept a job, with all kinds of wishes."""
     draws = Draws(number)
-    api = world.apis[draws.below(2)]
+    api = world.api(draws.below(2))
     prompt, key = PROMPTS[draws.below(len(PROMPTS))], KEYS[draws.below(len(KEYS))]
     world.submit(
         api,
@@ -69,7 +69,7 @@ def hold(world: World, number: int) -> None:
     """Accept a job that may start later."""
     draws = Draws(number)
     world.submit(
-        world.apis[draws.below(2)],
+        world.api(draws.below(2)),
         PROMPTS[draws.below(len(PROMPTS))],
         start_after_s=HOLDS_S[draws.below(len(HOLDS_S))],
         start_within_s=LIMITS_S[draws.below(len(LIMITS_S))],
@@ -93,7 +93,7 @@ def chain(world: World, number: int) -> None:
         for place in range(1 + draws.below(2))
     )
     world.submit(
-        world.apis[draws.below(2)],
+        world.api(draws.below(2)),
         "x" * (1 + draws.below(5)) + "{{after.0.text}}",
         after=after,
         is_skippable=number % 2 == 0,
@@ -102,18 +102,18 @@ def chain(world: World, number: int) -> None:
 
 def release(world: World, number: int) -> None:
     """Look for held jobs that are due."""
-    world.release(world.apis[number % 2])
+    world.release(world.api(number))
 
 
 def plan(world: World, number: int) -> None:
     """Add a schedule."""
-    world.nights.add(world.apis[number % 2])
+    world.nights.add(world.api(number))
 
 
 def fire(world: World, number: int) -> None:
     """Look for schedules that are due, and perhaps die on the way."""
     draws = Draws(number)
-    api = world.apis[draws.below(2)]
+    api = world.api(draws.below(2))
     world.nights.fire(api)
     task = api.tasks[-1]
     for _ in range(draws.below(24)):
@@ -132,7 +132,7 @@ def sleep(world: World, number: int) -> None:
 def batch(world: World, number: int) -> None:
     """Accept a batch of a few lines, or cancel one."""
     draws = Draws(number)
-    api = world.apis[draws.below(2)]
+    api = world.api(draws.below(2))
     if not draws.below(6):
         world.follow_ups.cancel(api, number)
         return
@@ -143,7 +143,7 @@ def batch(world: World, number: int) -> None:
 def follow_up(world: World, number: int) -> None:
     """Let an api submit lines, look for ends, or send messages, or change the receiver."""
     draws = Draws(number)
-    api, follow_ups = world.apis[draws.below(2)], world.follow_ups
+    api, follow_ups = world.api(draws.below(2)), world.follow_ups
     match draws.below(8):
         case 0 | 1 | 2:
             follow_ups.drive(api)
@@ -165,7 +165,7 @@ def follow_up(world: World, number: int) -> None:
 def repeat(world: World, number: int) -> None:
     """Ask again for what was asked."""
     draws = Draws(number)
-    api = world.apis[draws.below(2)]
+    api = world.api(draws.below(2))
     states = tuple(Readership)
     world.repeat(api, PROMPTS[draws.below(len(PROMPTS))], state=states[draws.below(len(states))])
 
@@ -173,7 +173,7 @@ def repeat(world: World, number: int) -> None:
 def cancel(world: World, number: int) -> None:
     """Ask for the end of a job."""
     draws = Draws(number)
-    api, jobs = world.apis[draws.below(2)], list(world.truth.jobs)
+    api, jobs = world.api(draws.below(2)), list(world.truth.jobs)
     if jobs:
         world.cancel(api, jobs[-1 - draws.below(len(jobs))])
 
@@ -181,19 +181,19 @@ def cancel(world: World, number: int) -> None:
 def retry(world: World, number: int) -> None:
     """Try a job again that ended without an answer."""
     draws = Draws(number)
-    api, jobs = world.apis[draws.below(2)], world.failed_jobs()
+    api, jobs = world.api(draws.below(2)), world.failed_jobs()
     if jobs:
         world.retry(api, jobs[-1 - draws.below(len(jobs))])
 
 
 def expire(world: World, number: int) -> None:
     """Look for jobs that are late."""
-    world.expire(world.apis[number % 2])
+    world.expire(world.api(number))
 
 
 def strand(world: World, number: int) -> None:
     """Look for jobs whose model no worker has."""
-    world.strand(world.apis[number % 2])
+    world.strand(world.api(number))
 
 
 def swap(world: World, number: int) -> None:
@@ -353,7 +353,7 @@ def disk(world: World, number: int) -> None:
 def change_of_mind(world: World, number: int) -> None:
     """Cancel a job and retry it, and let the cancel message come when it runs again."""
     draws = Draws(number)
-    api, worker = world.apis[draws.below(2)], _worker(world, draws)
+    api, worker = world.api(draws.below(2)), _worker(world, draws)
     if worker is None or not world.broker.outage.takes_writes or world.log.unavailable:
         return
     _listen_and_take(world, worker)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -15,7 +16,7 @@ from domain.batch.schedules import (
     ScheduleRecords,
     ScheduleRunner,
 )
-from domain.errors import ScheduleExists
+from domain.errors import ScheduleExists, ScheduleNotFound
 from domain.events.job import JobSubmitted
 from domain.events.schedule import ScheduleAdded, ScheduleFired, ScheduleMissed
 from domain.job.submit import idempotency_digest
@@ -30,20 +31,23 @@ if TYPE_CHECKING:
 #: What each job of a schedule asks.
 _PROMPT = "x" * 8
 _BODY = b"{}"
-_MINUTE = timedelta(minutes=1)
+MINUTE = timedelta(minutes=1)
+_BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-class EachMinute:
-    """``CronTable`` of an expression for every minute."""
+@dataclass(frozen=True, slots=True)
+class Evenly:
+    """``CronTable`` of an expression for instants at equal distances."""
+
+    every: timedelta
 
     def after(self, cron: str, timezone: str, at: datetime) -> Iterator[datetime]:
-        del cron, timezone
-        first = at.replace(second=0, microsecond=0, tzinfo=UTC)
-        return (first + number * _MINUTE for number in count(1))
+        first = self.latest(cron, timezone, at)
+        return (first + number * self.every for number in count(1))
 
     def latest(self, cron: str, timezone: str, at: datetime) -> datetime:
         del cron, timezone
-        return at.replace(second=0, microsecond=0)
+        return at - (at - _BEGIN) % self.every
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +74,25 @@ def key_of(schedule: Schedule, due: str) -> str:
 
 
 class Nights:
-    """The schedules of a world."""
+    """The schedules of a world.
 
-    def __init__(self, world: World) -> None:
+    Args:
+        every: Time between two instants.
+    """
+
+    def __init__(self, world: World, every: timedelta) -> None:
         self._world = world
+        self._cron = Evenly(every)
         self._views = InMemoryBatchViews(world.log)
+        self._records = ScheduleRecords(log=world.log, views=self._views, ids=world.ids)
         self._runners: dict[Process, ScheduleRunner] = {}
         self._position = 0
         self._fired: dict[str, set[str]] = {}
         self._keys: set[str] = set()
 
     def add(self, api: Process) -> None:
-        """Begin to add a schedule for every minute."""
-        first = next(EachMinute().after("", "", self._world.clock.now()))
+        """Begin to add a schedule."""
+        first = next(self._cron.after("", "", self._world.clock.now()))
         added = ScheduleAdded(
             name=f"night-{len(self._fired) % 2}",
             cron="* * * * *",
@@ -107,7 +117,7 @@ class Nights:
 
     def wind_down(self, api: Process) -> None:
         """Submit what is due, and pause the schedules once nothing is: the work gets an end."""
-        records = ScheduleRecords(log=self._world.log, views=self._views, ids=self._world.ids)
+        records = self._records
         now = rfc3339(self._world.clock.now())
         for schedule in records.present():
             if schedule.due_at is not None and schedule.due_at <= now:
@@ -118,8 +128,7 @@ class Nights:
     @property
     def is_done(self) -> bool:
         """Whether every schedule is paused."""
-        records = ScheduleRecords(log=self._world.log, views=self._views, ids=self._world.ids)
-        return all(schedule.is_paused for schedule in records.present())
+        return all(schedule.is_paused for schedule in self._records.present())
 
     def check(self) -> None:
         """Look at the new events."""
@@ -134,6 +143,7 @@ class Nights:
                 self._keys.add(instant)
             elif isinstance(event, ScheduleAdded):
                 self._fired[recorded.stream] = set()
+                self._check_names()
             elif isinstance(event, ScheduleFired):
                 fired = self._fired[recorded.stream]
                 where = f"{event} of {recorded.stream}"
@@ -142,15 +152,24 @@ class Nights:
                 fired.add(event.due)
                 assert JobId(event.job) in self._world.truth.jobs, f"no job: {where}"
 
+    def _check_names(self) -> None:
+        names = Counter(one.facts.name for one in self._records.present())
+        assert max(names.values(), default=0) <= 1, f"two schedules of one name: {names}"
+
     def check_end(self) -> None:
         """Every instant up to the next one has its job, or is recorded as missed."""
         self.check()
-        records = ScheduleRecords(log=self._world.log, views=self._views, ids=self._world.ids)
+        records = self._records
         for name in self._fired:
-            schedule = records.load(ScheduleId(name))
+            try:
+                schedule = records.load(ScheduleId(name))
+            except ScheduleNotFound:
+                continue  # of a name that another one has
             first, next_at = schedule.facts.next_at, schedule.next_at
             assert next_at is not None
-            passed = (datetime.fromisoformat(next_at) - datetime.fromisoformat(first)) / _MINUTE
+            passed = (
+                datetime.fromisoformat(next_at) - datetime.fromisoformat(first)
+            ) / self._cron.every
             known = schedule.fired + schedule.missed
             assert known == passed, f"{known} of {passed} instants: {schedule}"
         fired = {f"{name}:{due}" for name, dues in self._fired.items() for due in dues}
@@ -172,6 +191,6 @@ class Nights:
                 log=api.stepped(world.log, "log"), views=self._views, ids=world.ids
             )
             self._runners[api] = ScheduleRunner(
-                records=records, jobs=_Jobs(world, api), cron=EachMinute(), clock=world.clock
+                records=records, jobs=_Jobs(world, api), cron=self._cron, clock=world.clock
             )
         return self._runners[api]

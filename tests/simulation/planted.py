@@ -6,11 +6,12 @@ import itertools
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 from unittest import mock
 
 from domain.batch.ports import BatchTally
-from domain.batch.schedules import ScheduleRunner
+from domain.batch.schedules import Schedule, ScheduleRunner
 from domain.chat.items import Finished
 from domain.errors import QueueUnavailable
 from domain.events.job import AttemptStarted, JobSubmitted
@@ -23,7 +24,9 @@ from domain.job import terminal_item
 from domain.job.state import Job
 from domain.job.stranded import JobReconciler
 from domain.job.submit import JobSubmission
-from domain.values import JobId
+from domain.log import subscriptions as subscriptions_module
+from domain.log.subscriptions import Subscription
+from domain.values import JobId, rfc3339
 from domain.webhook.delivery import DeliveryResult, DueHost, Webhook
 from domain.webhook.send import WebhookCollector
 from tests.simulation import nights as nights_module
@@ -277,6 +280,44 @@ def _one_ended_job_is_enough() -> AbstractContextManager[Any]:
 def _prompts_keep_their_places() -> AbstractContextManager[Any]:
     return mock.patch.object(stranded_module, "with_answers", lambda request, _: request)
 
+
+def _what_came_due_in_a_sleep_is_overlooked() -> AbstractContextManager[Any]:
+    held = InMemoryJobViews.held
+
+    def recent(self: InMemoryJobViews, now: str, *, limit: int, after: int = 0) -> Any:
+        begin = rfc3339(datetime.fromisoformat(now) - timedelta(hours=1))
+        found = held(self, now, limit=limit, after=after)
+        return tuple(job for job in found if (job.submitted.start_after or now) > begin)
+
+    return mock.patch.object(InMemoryJobViews, "held", recent)
+
+
+def _a_schedule_does_not_catch_up() -> AbstractContextManager[Any]:
+    fire = ScheduleRunner._fire
+
+    def punctual(self: ScheduleRunner, schedule: Schedule, now: datetime) -> None:
+        if schedule.due_at is not None and schedule.due_at > rfc3339(now - timedelta(hours=4)):
+            fire(self, schedule, now)
+
+    return mock.patch.object(ScheduleRunner, "_fire", punctual)
+
+
+def _a_delivery_counts_as_acknowledged() -> AbstractContextManager[Any]:
+    advanced = subscriptions_module._advanced
+
+    def hasty(reader: Subscription, event: Any, at: str) -> Subscription:
+        after = advanced(reader, event, at)
+        return replace(after, position=after.delivered)
+
+    return mock.patch.object(subscriptions_module, "_advanced", hasty)
+
+
+#: Bugs that a week finds, and a short life without its times does not.
+PLANTED_IN_WEEKS: Mapping[str, Plant] = {
+    "what came due in a sleep is overlooked": _what_came_due_in_a_sleep_is_overlooked,
+    "a schedule does not catch up": _a_schedule_does_not_catch_up,
+    "a delivery counts as acknowledged": _a_delivery_counts_as_acknowledged,
+}
 
 PLANTED: Mapping[str, Plant] = {
     "the attempt of a command is not checked": _commands_ignore_the_attempt,

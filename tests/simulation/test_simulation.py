@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.simulation.machine import Simulation
-from tests.simulation.planted import PLANTED
+from tests.simulation.planted import PLANTED, PLANTED_IN_WEEKS
 from tests.simulation.walk import BrokenPromise, walk
+from tests.simulation.week import live_week
 
 LIVES = 200
 #: Planted bugs, each with a life that finds it; ``--planted`` prints the lives after a change.
@@ -38,6 +39,13 @@ FOUND = {
     "missed instants are left out": 27,
     "the end of a held job is left to its process": 71,
 }
+#: Planted bugs that need the times of a week, each with one that finds it.
+FOUND_IN_WEEKS = {
+    "what came due in a sleep is overlooked": 0,
+    "a schedule does not catch up": 0,
+    "a delivery counts as acknowledged": 4,
+}
+WEEKS = 10
 #: What the short run must meet often, beside ends.
 _MET = ("retries", "crashes", "readers", "swaps", "batches", "webhook messages", "held jobs")
 EXAMPLES = 20
@@ -87,6 +95,21 @@ def test_planted_bug_is_found_in_its_life(name: str, seed: int) -> None:
     walk(seed)
     with PLANTED[name](), pytest.raises(BrokenPromise):
         walk(seed)
+
+
+def test_no_week_breaks_a_promise() -> None:
+    tally: Counter[str] = Counter()
+    for seed in range(WEEKS):
+        live_week(seed, tally)
+    met = ("sleeps", "power cuts", "corrections of the clock", "held jobs", "jobs after others")
+    assert all(tally[what] >= 10 for what in (*met, "missed instants", "swaps", "batches")), tally
+
+
+@pytest.mark.parametrize(("name", "seed"), FOUND_IN_WEEKS.items())
+def test_planted_bug_is_found_in_its_week(name: str, seed: int) -> None:
+    live_week(seed)
+    with PLANTED_IN_WEEKS[name](), pytest.raises(BrokenPromise):
+        live_week(seed)
 
 
 def _live(lives: int) -> None:

@@ -25,6 +25,7 @@ from domain.log import subscriptions as module
 from domain.log.codec import decode_recorded
 from domain.log.subscriptions import SUBSCRIPTIONS_STREAM, Subscription, Subscriptions
 from domain.values import StreamName
+from tests.simulation.planted import PLANTED_IN_WEEKS
 from tests.simulation.steps import Order, Process
 from tests.support.builders.job_events import draft, submitted
 from tests.support.fakes.event_log import InMemoryEventLog
@@ -136,16 +137,6 @@ def test_what_is_acknowledged_was_dealt_with_or_is_parked() -> None:
     _live()
 
 
-def _a_delivery_counts_as_acknowledged() -> AbstractContextManager[Any]:
-    advanced = module._advanced
-
-    def hasty(reader: Subscription, event: Any, at: str) -> Subscription:
-        after = advanced(reader, event, at)
-        return replace(after, position=after.delivered)
-
-    return mock.patch.object(module, "_advanced", hasty)
-
-
 def _deliveries_are_not_counted() -> AbstractContextManager[Any]:
     return mock.patch.object(module, "DELIVERIES_MAX", 10**9)
 
@@ -165,7 +156,7 @@ def _parking_skips_what_was_delivered() -> AbstractContextManager[Any]:
 @pytest.mark.parametrize(
     "plant",
     [
-        _a_delivery_counts_as_acknowledged,
+        PLANTED_IN_WEEKS["a delivery counts as acknowledged"],
         _deliveries_are_not_counted,
         _parking_skips_what_was_delivered,
     ],

@@ -58,11 +58,12 @@ def walk(seed: int, tally: Counter[str] | None = None) -> World:
         finally:
             world.close()
     if tally is not None:
-        _count(world, tally)
+        count_world(world, tally)
     return world
 
 
-def _count(world: World, tally: Counter[str]) -> None:
+def count_world(world: World, tally: Counter[str]) -> None:
+    """Count what happened in a world."""
     jobs = world.truth.jobs.values()
     tally["jobs"] += len(jobs)
     tally["events"] += world.log.head().position

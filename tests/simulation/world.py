@@ -24,7 +24,7 @@ from tests.simulation.absence import outlive_the_dead
 from tests.simulation.broker import Broker
 from tests.simulation.engine import MODELS
 from tests.simulation.follow_ups import FollowUps
-from tests.simulation.nights import Nights
+from tests.simulation.nights import MINUTE, Nights
 from tests.simulation.steps import Order, Process, Task
 from tests.simulation.truth import Reader, Truth
 from tests.simulation.workers import Models, Worker
@@ -76,15 +76,22 @@ class _NobodyKnows:
 
 
 class World:
-    """What a simulated run happens in. Each method is one thing that happens."""
+    """What a simulated run happens in. Each method is one thing that happens.
 
-    def __init__(self) -> None:
-        self.clock = FakeClock()
+    Args:
+        every: Time between two instants of a schedule.
+        apis: Number of api processes.
+    """
+
+    def __init__(
+        self, clock: FakeClock | None = None, *, every: timedelta = MINUTE, apis: int = 2
+    ) -> None:
+        self.clock = clock or FakeClock()
         self.ids = SequentialIds()
         self.log = InMemoryEventLog(self.clock)
         self.broker = Broker(self.clock)
         self.truth = Truth(self.log, self.broker.items, queue_limit=QUEUE_LIMIT, callers=CALLERS)
-        self.apis = [Process("api-1"), Process("api-2")]
+        self.apis = [Process(f"api-{number + 1}") for number in range(apis)]
         self._lives = 0
         #: The model that the next life of each worker has.
         self.wanted = list(MODELS)
@@ -94,11 +101,15 @@ class World:
         self.models = Models(lambda: self.workers, self.wanted)
         self._absent_since: dict[str, float] = {}
         self.follow_ups = FollowUps(self)
-        self.nights = Nights(self)
+        self.nights = Nights(self, every)
         self.swaps = 0
         self.crashes = 0
         self.port_calls = 0
         self.refusals: dict[str, int] = {}
+
+    def api(self, number: int) -> Process:
+        """Return one of the api processes."""
+        return self.apis[number % len(self.apis)]
 
     # -- callers ---------------------------------------------------------------------------------
 

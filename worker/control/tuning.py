@@ -97,8 +97,12 @@ class LogWatch:
     follow_model: Callable[[], None]
     blocks: BlockAnswers
 
-    def reconciliation(self) -> Callable[[], None]:
-        """Return the action that recovers lost notifications and queue entries from the log."""
+    def reconciliation(self, restore: Callable[[], None]) -> Callable[[], None]:
+        """Return the action that recovers lost notifications and queue entries from the log.
+
+        Args:
+            restore: Lets an emptied broker know what the workers have in hand.
+        """
         reconciler = JobReconciler(
             views=self.log.views, queue=DramatiqJobQueue(self.client, self.keys)
         )
@@ -106,6 +110,7 @@ class LogWatch:
         def recover() -> None:
             self.follow_model()
             cancel_where_recorded(self.active, self.log)
+            restore()
             reconciler.reconcile()
 
         return recover

@@ -10,7 +10,7 @@ from pydantic import Field
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
 from api.app import App
-from api.dialects.batches.lines import ANTHROPIC, MESSAGES_PATH, BatchLines
+from api.dialects.batches.lines import ANTHROPIC, MESSAGES_PATH, BatchLines, LineLabels
 from api.dialects.batches.objects import (
     BATCHES_FULL,
     MESSAGE_BATCHES,
@@ -23,7 +23,7 @@ from api.dialects.batches.objects import (
 )
 from api.dialects.encoding import Rows, rows_of, shown
 from api.dialects.generate import USER_TURN
-from api.http.bodies import BATCH, Items, RequestBody, parse_body
+from api.http.bodies import BATCH, Items, parse_body
 from api.http.messages import Request, StreamReply
 from api.http.operation import Operation, page_size, path, text
 from domain.batch.jsonl import pack
@@ -32,8 +32,11 @@ from domain.errors import BatchNotEnded, InvalidRequest, NotFound
 from domain.values import rfc3339
 
 
-class BatchRequest(RequestBody):
-    """One request; an error in its ``params`` becomes its result."""
+class BatchRequest(LineLabels):
+    """One request; an error in its ``params`` becomes its result.
+
+    ``tags``, ``metadata`` and ``urgency`` are additions: those of the job of the request.
+    """
 
     custom_id: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     params: dict[str, Any]
@@ -137,8 +140,7 @@ def create_message_batch(app: App, request: Request) -> MessageBatch:
             msg = f"{one.custom_id} is not unique in this batch"
             raise InvalidRequest(msg, field=f"requests.{index}.custom_id")
         seen.add(one.custom_id)
-    lines = (json.dumps(one.model_dump(), separators=(",", ":")) for one in body.requests)
-    packed = pack("\n".join(lines).encode())
+    packed = pack(b"\n".join(_line(one) for one in body.requests))
     batch = accept_batch(
         app,
         request,
@@ -164,6 +166,12 @@ def list_message_batches(app: App, request: Request) -> Rows[MessageBatch]:
         before_id=_BEFORE_ID.read(request),
     )
     return rows_of([_object(batch, request, app) for batch in page.rows], has_more=page.has_more)
+
+
+def _line(one: BatchRequest) -> bytes:
+    labels = one.model_dump(include=set(LineLabels.model_fields), exclude_none=True)
+    line = {"custom_id": one.custom_id, "params": one.params, **labels}
+    return json.dumps(line, separators=(",", ":")).encode()
 
 
 def get_message_batch(app: App, request: Request) -> MessageBatch:

@@ -18,6 +18,7 @@ from api.dialects.anthropic.bodies import CountBody
 from api.dialects.anthropic.encode import MessageForm, assemble_message
 from api.dialects.anthropic.tools import AnthropicTools
 from api.dialects.embeddings import embedding_list
+from api.dialects.jobs.bodies import Metadata, Tags, Urgency
 from api.dialects.openai_chat.completions import CompletionEnvelope, CompletionKind, assemble
 from api.dialects.openai_chat.parse import ChatKind
 from api.dialects.openai_completions import TextKind
@@ -34,7 +35,7 @@ from api.generation import (
     job_hex,
     unix_seconds,
 )
-from api.http.bodies import load_json, parse_body
+from api.http.bodies import RequestBody, load_json, parse_body
 from api.http.messages import Dialect, json_bytes
 from domain.batch.jsonl import read_lines
 from domain.batch.ports import BatchLine
@@ -43,8 +44,18 @@ from domain.chat.embedding import EMBEDDINGS_PROTOCOL
 from domain.chat.items import Failed
 from domain.chat.stored_answer import StoredAnswer
 from domain.errors import TEXT_LOST, InvalidRequest, ModelNotFound, SemanticError
+from domain.job.listing import labels_of
 from domain.job.state import Job
 from domain.values import Digest, JobStatus
+
+
+class LineLabels(RequestBody):
+    """What a line may have beside its request: labels of its job, and its place in its line."""
+
+    tags: Tags | None = None
+    metadata: Metadata | None = None
+    urgency: Urgency | None = None
+
 
 #: Protocol of an Anthropic batch, and the endpoint of all its lines.
 ANTHROPIC: Final = "anthropic"
@@ -309,10 +320,13 @@ class BatchLines:
         defaults, is_anthropic = replace(self.app.defaults, model=""), _is_anthropic(batch)
         model = ""
         try:
-            body = _line(raw).get("params" if is_anthropic else "body")
+            line = _line(raw)
+            body = line.get("params" if is_anthropic else "body")
             named = body.get("model") if isinstance(body, dict) else None
             model = named if isinstance(named, str) else ""
             encoded = json.dumps(body).encode()
+            beside = {name: line[name] for name in LineLabels.model_fields if name in line}
+            own = parse_body(LineLabels, json.dumps(beside).encode())
             if is_anthropic:
                 parsed: ParsedRequest = anthropic.parse(encoded, {}, defaults)
             else:
@@ -324,7 +338,14 @@ class BatchLines:
         if parsed.stream:
             refusal = InvalidRequest("the answers of a batch cannot be streamed", field="stream")
             return BatchLine(model=model, request=refusal)
-        return BatchLine(model=model, request=parsed.chat, wire=parsed.wire, bound_model=bound)
+        return BatchLine(
+            model=model,
+            request=parsed.chat,
+            wire=parsed.wire,
+            bound_model=bound,
+            labels=labels_of(own.tags or (), own.metadata or {}),
+            urgency=own.urgency or 0,
+        )
 
     def faults(
         self, batch: Batch, lines: Iterable[tuple[int, bytes]]

@@ -52,6 +52,7 @@ Tags = Annotated[Items[Tag], Field(max_length=TAGS_MAX)]
 Metadata = Annotated[
     dict[Tag, Annotated[str, Field(max_length=VALUE_CHARS_MAX)]], Field(max_length=PAIRS_MAX)
 ]
+Urgency = Annotated[int, Field(ge=0, le=URGENCY_MAX), BeforeValidator(whole)]
 
 _ONE_OF_BOTH: JsonDict = {
     "oneOf": [
@@ -146,7 +147,7 @@ class JobBody(PromptBody):
     """
 
     unique: UniqueBody | None = None
-    urgency: Annotated[int, Field(ge=0, le=URGENCY_MAX), BeforeValidator(whole)] | None = None
+    urgency: Urgency | None = None
     reject_after: WithinS | None = None
 
     after: (
@@ -452,7 +453,10 @@ class JobBar(TypedDict):
 
 
 class JobEdge(AfterObject):
-    """An earlier job with its present status; ``null`` if it is not known."""
+    """A job before or behind another one with its present status; ``null`` if it is not known.
+
+    ``name`` and ``condition`` are those that the later of the two gave.
+    """
 
     status: str | None
 
@@ -460,7 +464,8 @@ class JobEdge(AfterObject):
 class JobTimeline(TypedDict):
     """Where the time of a job went; ``at`` is the instant of this reply.
 
-    ``after`` are the jobs that it waited for.
+    ``after`` are the jobs that it waited for, ``successors`` those that wait for it or did, the
+    newest 100.
     """
 
     object: Literal["job.timeline"]
@@ -471,5 +476,6 @@ class JobTimeline(TypedDict):
     queued_ms: float
     attempts: int
     after: list[JobEdge]
+    successors: list[JobEdge]
     steps: list[JobStep]
     bars: list[JobBar]

@@ -21,7 +21,7 @@ from sqlalchemy import (
 
 from domain.job.eta import MeasuredJob, QueuedJob, RunningJob
 from domain.job.fair_scheduler import line_of
-from domain.job.listing import ALL_JOBS, JobFilter, JobPage, OpenJobs
+from domain.job.listing import ALL_JOBS, JobFilter, JobPage, OpenJobs, indexed_labels
 from domain.job.state import Job, fold_recorded, is_job_event
 from domain.log.record import RecordedEvent
 from domain.usage.fold import CACHE_TYPES
@@ -100,7 +100,7 @@ class JobTable(RecordTable):
         labels = [
             {"label": storable(label), "accepted_position": job.accepted_position}
             for job in fresh
-            for label in job.submitted.labels
+            for label in indexed_labels(job.submitted)
         ]
         if labels:
             self._labels.run_many(connection, labels)

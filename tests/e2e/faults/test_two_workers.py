@@ -6,6 +6,7 @@ import json
 import logging
 import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 from ops.broker.client import Keys, connect
 from ops.broker.control import RedisWorkerPulses
 from tests.support.builders.log_files import verify
+from tests.support.clients.job_reader import JobReader
 from tests.support.clients.service_log import ended
 from tests.support.polling import scaled, wait_until
 from tests.support.processes.machines import Machine
@@ -37,6 +39,9 @@ WITHIN_S = 90.0
 #: Jobs are accepted in rounds until both workers have had one.
 ROUNDS_MAX = 20
 SILENCE_MAX_MS = 3_600_000
+#: Streams during a rolling restart, and the items of each before and after each step.
+STREAMS = 8
+ITEMS = 5
 STORY: dict[str, Any] = {
     "model": "semantic-demo",
     "max_tokens": 400,
@@ -65,7 +70,8 @@ class Site:
         )
         # Only the end of its connections shows the others that a worker has died.
         silence = {"ops.broker.dramatiq_queue.HEARTBEAT_TIMEOUT_MS": SILENCE_MAX_MS}
-        script = with_constants({"SCRIPT_DIR": str(directory)}, silence)
+        settings = {"SCRIPT_DIR": str(directory), "SEMANTIC_SERVER__DRAIN_S": "1"}
+        script = with_constants(settings, silence)
         self._api = Machine("api", directory / "api", shared)
         self.workers = [
             Machine("worker", directory / name, shared | script, command=("-m", SCRIPTED_WORKER))
@@ -122,6 +128,16 @@ class Site:
     def is_begun(self, job_id: str) -> bool:
         return len(self.attempts(job_id)) == 1
 
+    def empty_broker(self) -> None:
+        """Delete all keys at once, as FLUSHALL does on a broker of their own."""
+        script = "redis.call('DEL', unpack(redis.call('KEYS', ARGV[1])))"
+        self._client.eval(script, 0, f"{self._keys.prefix}:*")
+
+    def has_in_hand(self, job_id: str) -> bool:
+        """Whether the broker knows which worker has a job."""
+        sets = self._client.scan_iter(match=f"{self._keys.unacked_prefix}*")
+        return any(self._client.sismember(one, job_id) for one in sets)
+
     def machine_of(self, worker: str) -> Machine:
         (began,) = (one for one in self.events(worker) if one["type"] == "WorkerStarted")
         (machine,) = (one for one in self.workers if one.pid == began["data"]["pid"])
@@ -177,6 +193,55 @@ def test_cancelling_reaches_the_worker_that_runs_the_job(site: Site) -> None:
         ended = site.ended(job_id)
         assert ended["status"] == "cancelled"
         assert len(site.attempts(job_id)) == 1
+
+
+def test_emptied_broker_takes_no_job_from_a_worker_that_lives(site: Site) -> None:
+    endless = [{"role": "user", "content": "Count for ever."}]
+    jobs = [site.accept(max_tokens=20_000, messages=endless, seed=seed) for seed in range(4)]
+    for job_id in jobs:
+        wait_until(partial(site.is_begun, job_id), within_s=WITHIN_S)
+    # Twice: two workers that die on a job fail it.
+    for _ in range(2):
+        site.empty_broker()
+        for job_id in jobs:
+            wait_until(partial(site.has_in_hand, job_id), within_s=WITHIN_S)
+        assert site.ended(site.accept(max_tokens=4))["status"] == "completed"
+    for job_id in jobs:
+        site.http.post(f"/v1/jobs/{job_id}/cancel").raise_for_status()
+        assert site.ended(job_id)["status"] == "cancelled"
+        assert len(site.attempts(job_id)) == 1
+
+
+def test_rolling_restart_of_the_workers_cuts_no_stream_and_loses_nothing(site: Site) -> None:
+    endless = [{"role": "user", "content": "Count for ever."}]
+    jobs = [site.accept(max_tokens=20_000, messages=endless, seed=seed) for seed in range(STREAMS)]
+    url, short = str(site.http.base_url), list[str]()
+    with ExitStack() as stack:
+        readers = [stack.enter_context(JobReader(url, job_id)) for job_id in jobs]
+        for reader in readers:
+            reader.wait_for(ITEMS)
+        for worker in site.workers:
+            assert worker.stop() == 0, site.log_tail()
+            short += [site.accept(max_tokens=4) for _ in range(STREAMS)]
+            for reader in readers:
+                reader.wait_for(len(reader.numbered) + ITEMS)
+            worker.start()
+            site.wait_ready()
+        for job_id in jobs:
+            site.http.post(f"/v1/jobs/{job_id}/cancel").raise_for_status()
+            assert site.ended(job_id)["status"] == "cancelled"
+    for reader, job_id in zip(readers, jobs, strict=True):
+        assert reader.connections == 1
+        assert [one.data["n"] for one in reader.numbered] == list(range(len(reader.numbered)))
+        told = "".join(one.data["text"] for one in reader.events if one.kind == "text")
+        assert ENDLESS.startswith(told)
+        kinds = [event["type"] for event in site.events(job_id)]
+        # Each attempt but the last one was ended by its own worker.
+        assert kinds.count("AttemptStarted") == kinds.count("AttemptFailed") + 1 <= 3
+        assert kinds.count("JobCancelled") == 1
+    for job_id in short:
+        assert site.ended(job_id)["status"] == "completed"
+        assert [event["type"] for event in site.events(job_id)].count("JobCompleted") == 1
 
 
 @pytest.mark.parametrize("site", ["postgres"], indirect=True)

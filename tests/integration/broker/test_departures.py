@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 import redis
 
 from ops.broker.client import Keys, connect
-from ops.broker.departures import DEPARTED_AFTER_S, DepartedWorkers
+from ops.broker.departures import DEPARTED_AFTER_S, RESTORED_WITHIN_S, DepartedWorkers
 from tests.support.polling import wait_until
 
 #: Holds a connection, and then computes for ever without a command.
@@ -120,3 +121,30 @@ def test_workers_must_be_seen_again_after_a_start_of_the_broker(
     monkeypatch.setattr(site.client, "info", lambda part: info(part) | {"run_id": "another"})
     site.look_for(3600)
     assert not site.is_expired
+
+
+def test_a_worker_waits_until_the_others_have_restored_their_jobs(site: Site) -> None:
+    calls: list[str] = []
+
+    def restore_own() -> None:
+        calls.append("own")
+        site.client.sadd(site.keys.restored, "other")
+
+    for _ in range(2):
+        # The time stands still: only the other worker ends the wait, and nothing is restored twice.
+        site.departed.restore(restore_own)
+    assert calls == ["own"]
+    site.client.delete(site.keys.restored)
+    site.departed.restore(restore_own)
+    assert calls == ["own", "own"]
+
+
+def test_a_worker_waits_for_no_other_that_restores_nothing(site: Site) -> None:
+    clock = itertools.count()
+    departed = DepartedWorkers(site.client, site.keys, "own", now_s=lambda: float(next(clock)))
+    departed.restore(lambda: None)
+    assert next(clock) > RESTORED_WITHIN_S
+    site.end()
+    site.client.delete(site.keys.restored)
+    site.departed.restore(lambda: None)  # the time stands still, and nobody is connected
+    assert site.client.smembers(site.keys.restored) == {b"own"}

@@ -92,6 +92,44 @@ def test_what_a_worker_had_that_is_never_heard_of_again_goes_to_another_one(
     assert wait_until(lambda: next(other)).args[0] == job_id
 
 
+def test_a_worker_restores_in_an_emptied_broker_what_it_has(
+    client: redis.Redis, keys: Keys, jobs: DramatiqJobQueue
+) -> None:
+    ids = sorted(_fill(jobs, 3))
+    first = BlockingRedisBroker(client, keys, broker_id=HANDS[0])
+    consumer = first.consume(INTERACTIVE.value, prefetch=1, timeout=50)
+    message = wait_until(lambda: next(consumer))
+    assert message.args[0] == ids[0]
+    _empty(client, keys)
+    # Another worker was faster.
+    assert [jobs.enqueue(job_id, INTERACTIVE) for job_id in ids] == [True] * 3
+    first.restore_fetched()
+    assert not jobs.enqueue(ids[0], INTERACTIVE)
+    assert client.smembers(keys.unacked(INTERACTIVE, HANDS[0])) == {ids[0].encode()}
+    other = _consumer(client, keys, HANDS[1])
+    assert {wait_until(lambda: next(other)).args[0] for _ in range(2)} == set(ids[1:])
+    consumer.ack(message)
+    assert set(client.hkeys(keys.messages(INTERACTIVE))) == {one.encode() for one in ids[1:]}
+
+
+def test_a_worker_restores_nothing_that_another_one_has_taken_since(
+    client: redis.Redis, keys: Keys, jobs: DramatiqJobQueue
+) -> None:
+    (job_id,) = _fill(jobs, 1)
+    first = BlockingRedisBroker(client, keys, broker_id=HANDS[0])
+    assert next(first.consume(INTERACTIVE.value, prefetch=1, timeout=50)) is not None
+    _empty(client, keys)
+    jobs.enqueue(job_id, INTERACTIVE)
+    assert next(_consumer(client, keys, HANDS[1])) is not None
+    first.restore_fetched()
+    assert client.scard(keys.unacked(INTERACTIVE, HANDS[0])) == 0
+    assert client.scard(keys.unacked(INTERACTIVE, HANDS[1])) == 1
+
+
+def _empty(client: redis.Redis, keys: Keys) -> None:
+    client.delete(*client.scan_iter(match=f"{keys.prefix}:*"))
+
+
 @pytest.mark.parametrize("ahead_ms", [-3_600_000, 3_600_000])
 def test_a_machine_whose_clock_is_wrong_takes_nothing_and_loses_nothing(
     client: redis.Redis,
@@ -165,6 +203,31 @@ def test_a_worker_leaves_in_the_queue_what_it_has_no_place_for_while_others_live
     client.zrem(keys.consumers(INTERACTIVE), HANDS[0])
     assert next(consumer) is not None
     assert client.scard(keys.unacked(INTERACTIVE, HANDS[1])) == 5
+
+
+def test_slow_worker_holds_no_more_than_its_places_and_the_fast_one_does_the_rest(
+    client: redis.Redis, keys: Keys, jobs: DramatiqJobQueue
+) -> None:
+    slow: queue.Queue[JobId] = queue.Queue()
+    fast: queue.Queue[JobId] = queue.Queue()
+    let_go = threading.Event()
+
+    def crawl(job_id: JobId) -> None:
+        slow.put(job_id)
+        let_go.wait(scaled(WITHIN_S))
+
+    with (
+        running_worker(client, keys, crawl, hand=HANDS[0], threads=12) as crawling,
+        running_worker(client, keys, fast.put, hand=HANDS[1], threads=12) as running,
+    ):
+        crawling.shared_unacked_max, running.shared_unacked_max = 2, 6
+        wait_until(lambda: client.zcard(keys.consumers(INTERACTIVE)) == 2)
+        ids = _fill(jobs, 40)
+        # As if for ever: the slow one ends nothing until the other one has ended all the rest.
+        wait_until(lambda: client.hlen(keys.messages(INTERACTIVE)) == slow.qsize() <= 2)
+        let_go.set()
+        wait_until(lambda: client.hlen(keys.messages(INTERACTIVE)) == 0)
+    assert slow.qsize() + fast.qsize() == len(ids)
 
 
 def test_worker_shares_the_line_of_its_model_with_workers_of_that_model_only(

@@ -18,6 +18,9 @@ from tests.support.polling import scaled
 from tests.support.processes.planted_constants import with_constants
 from tests.support.processes.supervised import DEADLINE_S, WITH_STANDBY, Stage, runs, until
 
+#: The parts outlive a killed supervisor until the test ends them.
+OUTLIVES = {"STAND_IN_ORPHAN_S": "600"}
+
 
 def test_start_up_is_in_order_and_tells_what_runs_where(stage: Stage) -> None:
     stage.serve()
@@ -245,6 +248,59 @@ def test_after_kill_9_the_next_service_starts_on_the_same_port(stage: Stage) -> 
     stage.serve(SEMANTIC_SERVER__PORT=port)
     until(lambda: len(stage.starts_of("api")) == 2)
     assert stage.ready()["base_url"].endswith(port)
+
+
+def test_parts_of_a_killed_supervisor_go_on_until_the_next_one_has_imported(stage: Stage) -> None:
+    first = stage.serve(**OUTLIVES)
+    before = stage.ready()
+    old, port = set(stage.seen), before["base_url"].rpartition(":")[2]
+    first.kill()
+    first.wait()
+    assert all(runs(pid) for pid in old)
+    (stage.directory / "standby.held").touch()
+    stage.serve(**OUTLIVES, SEMANTIC_SERVER__PORT=port)
+    until(lambda: {role for role, _ in stage.journal("standby")[2:]} == {"broker", "worker", "api"})
+    # Whoever looks now sees the parts that serve, and the one that will.
+    record = json.loads((stage.data_dir / "serve.json").read_text())
+    assert {part["pid"] for part in record["parts"].values()} == old
+    assert record["pid"] == stage.started[1].pid
+    assert all(runs(pid) for pid in old)
+    assert httpx.get(before["base_url"]).status_code == 200
+    assert not stage.journal("term")
+    (stage.directory / "standby.held").unlink()
+    after = stage.ready()
+    assert after["base_url"] == before["base_url"]
+    assert not any(runs(pid) for pid in old)
+    assert [role for role, _ in stage.journal("term")][-1] == "broker"
+    assert {part["pid"] for part in after["parts"].values()} == stage.seen - old
+    stop(stage)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_end_of_the_next_supervisor_before_it_took_over(stage: Stage, number: int) -> None:
+    first = stage.serve(**OUTLIVES)
+    port = stage.ready()["base_url"].rpartition(":")[2]
+    old = set(stage.seen)
+    first.kill()
+    first.wait()
+    (stage.directory / "standby.held").touch()
+    second = stage.serve(**OUTLIVES, SEMANTIC_SERVER__PORT=port)
+    until(lambda: len(stage.journal("standby")) == 5)
+    second.send_signal(number)
+    assert second.wait(scaled(DEADLINE_S)) == (0 if number == signal.SIGTERM else -9)
+    # An order to stop reaches the parts too; a third service finds those of a killed one.
+    assert any(runs(pid) for pid in old) == (number == signal.SIGKILL)
+    (stage.directory / "standby.held").unlink()
+    stage.serve(**OUTLIVES, SEMANTIC_SERVER__PORT=port)
+    until(lambda: len(stage.starts_of("api")) == 2)
+    stage.ready()
+    assert not any(runs(pid) for pid in old)
+    stop(stage)
+
+
+def stop(stage: Stage) -> None:
+    stage.started[-1].terminate()
+    assert stage.started[-1].wait(scaled(DEADLINE_S)) == 0
 
 
 def test_second_service_in_the_same_directory_is_refused(stage: Stage) -> None:

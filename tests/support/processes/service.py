@@ -108,6 +108,18 @@ class Service:
                 describe=self.log,
             )
 
+    def wait_taken_over(self) -> None:
+        """Wait until the parts are those of this supervisor, and ready.
+
+        The parts of a killed one answer until then.
+        """
+
+        def is_own() -> bool:
+            record = read_record(self.data_dir)
+            return record is not None and record.pid == self.process.pid and record.ready
+
+        wait_until(is_own, within_s=READY_WITHIN_S, what="the new parts", describe=self.log)
+
     def log(self) -> str:
         return self.log_file.read_text(errors="replace")[-8000:]
 

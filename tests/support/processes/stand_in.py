@@ -3,8 +3,9 @@
 Each role records its start and its SIGTERM in ``$STAND_IN_DIR/journal``, and beats. A file
 ``$STAND_IN_DIR/ROLE.exit`` makes it exit at once with the code in it; ``ROLE.deaf`` makes it
 ignore SIGTERM; ``ROLE.child`` makes it leave a child process behind. ``broker.held`` keeps the
-broker from answering, and ``api.unready`` the service from becoming ready. A part that waits
-records ``standby`` and starts once it is activated.
+broker from answering, ``api.unready`` the service from becoming ready, and ``standby.held`` a part
+that waits from having its imports. A part that waits records ``standby`` and starts once it is
+activated. ``$STAND_IN_ORPHAN_S`` is how long a part outlives its supervisor.
 """
 
 from __future__ import annotations
@@ -81,9 +82,11 @@ def beat_for_ever() -> None:
 def main() -> None:
     if STANDBY_ENV in os.environ:
         note("standby")
+        while (_DIR / "standby.held").exists():
+            pause(_BEAT_S, reason="the test holds the imports")
     if not wait_for_activation():
         return
-    watch_lifeline(lambda: os._exit(9))
+    watch_lifeline(lambda: os._exit(9), orphan_s=float(os.environ.get("STAND_IN_ORPHAN_S", "0")))
     threading.Thread(target=beat_for_ever, daemon=True).start()
     signal.signal(signal.SIGTERM, on_term)
     note("start")

@@ -52,7 +52,7 @@ def test_systemd_gets_the_command_and_waits_longer_than_the_drain() -> None:
     service = _systemd(_unit())["Service"]
     assert _unquoted(service["ExecStart"]) == list(_unit().argv)
     assert service["Type"] == "exec"
-    assert service["KillMode"] == "mixed"
+    assert service["KillMode"] == "process"
     assert int(service["TimeoutStopSec"]) > _drain_s()
     assert service["WorkingDirectory"] == str(HOME)
     (path,) = _unquoted(service["Environment"])

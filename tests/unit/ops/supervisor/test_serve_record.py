@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,11 +14,12 @@ from ops.supervisor.serve_record import (
     CannotServe,
     PartRecord,
     ServeRecord,
+    end_parts,
     read_record,
     serve_lock,
-    wait_for_leftovers,
     write_record,
 )
+from tests.support.polling import scaled
 
 
 def _record(**parts: PartRecord) -> ServeRecord:
@@ -97,7 +100,18 @@ def test_part_lives_until_it_ends_and_a_reused_pid_is_somebody_else() -> None:
         other = PartRecord(pid=process.pid, created=part.created - 100, restarts=0)
         assert part.is_alive()
         assert not other.is_alive()
-        assert wait_for_leftovers(_record(api=other), 0)
-        assert not wait_for_leftovers(_record(api=part), 0)
-        process.kill()
-        assert wait_for_leftovers(_record(api=part), 60)
+        end_parts([other], 0)
+        assert part.is_alive()
+        end_parts([other, part], scaled(60))
+        assert not part.is_alive()
+        assert process.wait() == -signal.SIGTERM
+
+
+def test_part_that_does_not_listen_is_killed_after_its_time() -> None:
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True)"
+    argv = [sys.executable, "-c", f"{deaf}; signal.pause()"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        end_parts([PartRecord.of(process.pid, restarts=0)], 0)
+        assert process.wait() == -signal.SIGKILL

@@ -75,6 +75,40 @@ def answer(api: FakeApi, text: str) -> JobId:
     return job_id
 
 
+LABELS = {"tags": ["night", "a"], "metadata": {"project": "x"}, "urgency": 7}
+
+
+def test_lines_have_the_labels_and_the_urgency_of_their_jobs() -> None:
+    async def play(api: FakeApi) -> None:
+        plain = {"custom_id": "b", "params": PARAMS}
+        body = {"requests": [{"custom_id": "a", "params": PARAMS, **LABELS}, plain]}
+        await api.json("POST", "/v1/messages/batches", body)
+        line = {"method": "POST", "url": "/v1/chat/completions", "body": PARAMS}
+        await new_openai_batch(api, lines=[{"custom_id": "a", **line, **LABELS}])
+        found = (await api.json("GET", "/v1/jobs?tag=night&metadata.project=x"))["data"]
+        assert [(one["tags"], one["metadata"], one["urgency"]) for one in found] == [
+            (["a", "night"], {"project": "x"}, 7)
+        ] * 2
+        everything = (await api.json("GET", "/v1/jobs"))["data"]
+        assert sorted(one["urgency"] for one in everything) == [0, 7, 7]
+
+    scenario(play)
+
+
+def test_labels_that_are_not_valid_are_an_error_of_their_line() -> None:
+    async def play(api: FakeApi) -> None:
+        wrong = {"custom_id": "a", "params": PARAMS, "urgency": 10}
+        refused = await api.send("POST", "/v1/messages/batches", {"requests": [wrong]})
+        assert refused.status == 400
+        line = {"method": "POST", "url": "/v1/chat/completions", "body": PARAMS}
+        lines = [{"custom_id": "a", **line, "tags": ["="]}, {"custom_id": "b", **line}]
+        await new_openai_batch(api, lines=lines)
+        found = (await api.json("GET", "/v1/jobs"))["data"]
+        assert sorted(one["status"] for one in found) == ["failed", "queued"]
+
+    scenario(play)
+
+
 async def lines_of(api: FakeApi, target: str) -> list[Any]:
     reply = await api.send("GET", target)
     return [json.loads(line) for line in (await pieces_of(reply)).splitlines()]
@@ -94,8 +128,10 @@ async def upload(api: FakeApi, content: bytes, **fields: str) -> Any:
     return reply
 
 
-async def new_openai_batch(api: FakeApi, *names: str) -> str:
-    lines = [
+async def new_openai_batch(
+    api: FakeApi, *names: str, lines: list[dict[str, Any]] | None = None
+) -> str:
+    lines = lines or [
         {"custom_id": name, "method": "POST", "url": "/v1/chat/completions", "body": PARAMS}
         for name in names
     ]

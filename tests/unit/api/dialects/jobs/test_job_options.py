@@ -240,6 +240,10 @@ def test_a_job_waits_for_earlier_ones(form: str) -> None:
             assert job["after"] == edges
             timeline = await api.json("GET", f"/v1/jobs/{last}/timeline")
             assert timeline["after"] == [one | {"status": "queued"} for one in edges]
+            assert timeline["successors"] == []
+            for one in edges:
+                earlier = await api.json("GET", f"/v1/jobs/{one['job']}/timeline")
+                assert earlier["successors"] == [one | {"job": last, "status": "held"}]
             assert [bar["kind"] for bar in timeline["bars"]] == ["held"]
 
     asyncio.run(scenario())
