@@ -12,7 +12,7 @@ from typing import Final
 from api.access.limits import Rate
 from api.errors import TransportError
 from api.http.messages import KEYLESS, UNIDENTIFIED, Caller, Reply
-from api.ui.page import is_page_path
+from api.ui.page import is_page_path, wants_page
 from domain.errors import RateLimited
 from domain.shares import Shares
 from ops.settings.api_keys import (
@@ -311,7 +311,8 @@ class AccessControl:
         self._hosts.check(target, headers.get("host"))
         self._origins.check(headers)
         path = target.partition("?")[0]
-        if _is_open(method, path) or self._origins.is_preflight(method, headers):
+        is_browser = method in _READING and wants_page(path, headers)
+        if is_browser or _is_open(method, path) or self._origins.is_preflight(method, headers):
             return AdmittedRequest(UNIDENTIFIED, None)
         caller = self._keys.caller(headers)
         if (found := self._places.take([caller.name])) is not None:

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import typer
 
 from domain.values import JobStatus
-from ops.cli.client import ask, follow, service
+from ops.cli.client import ask, ask_if_running, follow, service
 from ops.cli.log.as_of import AsOfOption, log_if_any, print_past_job, print_past_jobs
 from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
 from ops.cli.output import echo, echo_data, print_json, print_pairs, print_table
@@ -126,16 +126,16 @@ def list_jobs(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """List jobs, newest first."""
-    if as_of is not None:
+    """List jobs, newest first; where no service answers, as the log has them."""
+    query = [("limit", str(limit)), *(("tag", one) for one in tag or ())]
+    query += [("status", status.value)] if status else []
+    page = None if as_of else ask_if_running(f"/v1/jobs?{urlencode(query)}", data_dir)
+    if page is None:
         from domain.job.listing import JobFilter  # noqa: PLC0415 - most commands ask the service
 
         wanted = JobFilter(status=status, labels=tuple(tag or ()))
         print_past_jobs(as_of, wanted, limit=limit, as_json=json, data_dir=data_dir)
         return
-    query = [("limit", str(limit)), *(("tag", one) for one in tag or ())]
-    query += [("status", status.value)] if status else []
-    page = ask("GET", f"/v1/jobs?{urlencode(query)}", data_dir)
     if json:
         print_json(page, ascii_only=False)
         return
@@ -173,6 +173,7 @@ def show(
 ) -> None:
     """Show one job with its answer, its timeline (--story), or an earlier state (--as-of).
 
+    Where no service answers, shows the job as the log has it, without its answer.
     With --follow, Ctrl-C does not cancel the job, and --json prints each item of the stream.
     """
     if follows:
@@ -181,10 +182,11 @@ def show(
     if story:
         _print_story(job, as_json=json, data_dir=data_dir)
         return
-    if as_of is not None:
+    shown = None if as_of else ask_if_running(f"/v1/jobs/{job}", data_dir)
+    if shown is None:
         print_past_job(job, as_of, as_json=json, data_dir=data_dir)
         return
-    _print_job(ask("GET", f"/v1/jobs/{job}", data_dir), as_json=json)
+    _print_job(shown, as_json=json)
 
 
 SomeJob = Annotated[str | None, typer.Argument(metavar="[JOB]", help="The job's id.")]
@@ -271,7 +273,7 @@ def _print_job(job: dict[str, Any], *, as_json: bool) -> None:
         ("expected", _expected(job)),
         ("tokens", f"{usage['prompt_tokens']} in, {usage['completion_tokens']} out"),
         ("cache", _cache_line(job.get("cache"))),
-        ("first token", f"{timings['first_token_ms']:.0f} ms"),
+        ("first token", f"{timings['first_token_ms']:.0f} ms" if timings["first_token_ms"] else ""),
         ("stopped by", job["stop_reason"] or ""),
         ("error", (job["error"] or {}).get("message", "")),
     ]

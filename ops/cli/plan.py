@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -136,11 +137,16 @@ def plan(
 
 def _registered(settings: Settings, model: str) -> tuple[str, int]:
     """Return the source of a registered model and its bits; other texts are sources already."""
+    from domain.model.registry import ModelEntry  # noqa: PLC0415 - ls asks the service
+    from ops.models.hub_cache import why_not_found  # noqa: PLC0415 - ls asks the service
     from ops.models.registry import model_registry  # noqa: PLC0415 - ls asks the service
 
     entry = model_registry(settings).get(model)
     if entry is None:
-        return model, settings.cache.kv_bits
+        entry = ModelEntry(name=model, source=model, kv_bits=settings.cache.kv_bits)
+    is_file = Path(entry.source).expanduser().is_file()
+    if not is_file and (reason := why_not_found(entry, "config.json")) is not None:
+        fail(reason, ExitCode.CONFIG)
     return entry.source, entry.kv_bits
 
 

@@ -68,7 +68,7 @@ def client_set_ups(
             title="Claude Code",
             note="On this machine: semantic launch claude. Elsewhere, in a shell:",
             language=Language.SHELL,
-            code="\n".join(list(claude_code_lines(base_url, model, keyed=keyed))[1:]),
+            code="\n".join(claude_code_lines(base_url, model, keyed=keyed)),
         ),
         ClientSetUp(
             id="codex",
@@ -106,7 +106,7 @@ def client_set_ups(
             title="curl",
             note="In a shell:",
             language=Language.SHELL,
-            code=list(curl_lines(base_url, model.id, keyed=keyed))[-1],
+            code=curl_line(base_url, model.id, keyed=keyed),
         ),
     )
 
@@ -114,20 +114,18 @@ def client_set_ups(
 def claude_code_lines(base_url: str, model: ServedModel, *, keyed: bool = False) -> Iterator[str]:
     """Yield shell lines that point Claude Code at this service."""
     token = KEY_VARIABLE if keyed else NO_KEY
-    yield "# Claude Code: `semantic launch claude` in another terminal, or paste"
     yield from shell_lines(environment(base_url, model, token=token))
     tools = f' --tools "{FEW_TOOLS}"' if model.is_small else ""
     yield f"claude --permission-mode default{tools}"
 
 
-def curl_lines(base_url: str, model: str, *, keyed: bool = False) -> Iterator[str]:
-    """Yield one ``curl`` request to paste."""
-    yield "# or"
+def curl_line(base_url: str, model: str, *, keyed: bool = False) -> str:
+    """Return one ``curl`` request to paste."""
     message = {"role": "user", "content": _QUESTION}
     body = json.dumps({"model": model, "max_tokens": _ANSWER_TOKENS, "messages": [message]})
     key = f' -H "x-api-key: {KEY_VARIABLE}"' if keyed else ""
     json_type = "-H 'content-type: application/json'"
-    yield f"curl -s {base_url}/v1/messages{key} {json_type} -d {shlex.quote(body)}"
+    return f"curl -s {base_url}/v1/messages{key} {json_type} -d {shlex.quote(body)}"
 
 
 def _agent(name: str, base_url: str, model: ServedModel, *, keyed: bool) -> ClientSetUp:

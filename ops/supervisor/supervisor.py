@@ -132,6 +132,7 @@ class Supervisor:
         """Begin the shutdown; the first reason counts."""
         if not self._ended.is_set():
             self._exit_code = code
+            self._output.writer.release()
             self._ended.set()
 
     def _on_signal(self, number: int) -> None:
@@ -174,6 +175,7 @@ class Supervisor:
             time.monotonic() - began,
             keyed=bool(self._settings.server.api_keys),
         )
+        self._output.writer.release()
 
     def _keep_awake(self, command: Sequence[str]) -> None:
         """Prevent sleep while jobs run."""

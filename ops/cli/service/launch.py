@@ -85,7 +85,7 @@ def _printed(
     keyed: bool,
 ) -> list[str]:
     if name == "claude":
-        return list(claude_code_lines(base_url, models[0], keyed=keyed))[1:]
+        return list(claude_code_lines(base_url, models[0], keyed=keyed))
     key = KEY_VARIABLE if keyed else None
     start = start_of(name, base_url, models, key=key, directory=directory, given=given)
     return list(paste_lines(start))

@@ -153,6 +153,15 @@ def test_a_damaged_file_never_becomes_a_model(shell: Shell, hub: Hub) -> None:
     assert "org/Coder" not in shell.states()
 
 
+def test_a_plan_of_a_model_that_is_nowhere_ends_after_one_question(shell: Shell, hub: Hub) -> None:
+    code, _, err = shell.run("plan", "org/None")
+    assert (code, "org/None is not on this machine, and the hub has no such model" in err) == (
+        78,
+        True,
+    )
+    assert hub.requested == ["GET /api/models/org/None"]
+
+
 def test_what_cannot_be_downloaded_is_said_in_one_line(shell: Shell, hub: Hub) -> None:
     hub.gated = frozenset({"org/Coder"})
     closed = {"HF_ENDPOINT": "http://127.0.0.1:9"}

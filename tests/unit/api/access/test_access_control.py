@@ -108,6 +108,13 @@ def test_life_is_told_without_a_key(method: str, target: str) -> None:
     assert access(api_keys=[KEY]).admit(method, target, HOST).caller.name == ""
 
 
+def test_a_browser_is_led_to_the_page_without_a_key() -> None:
+    headers = HOST | {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    assert access(api_keys=[KEY]).admit("GET", "/", headers).caller.name == ""
+    refusal(access(api_keys=[KEY]), headers, "POST", "/")
+    refusal(access(api_keys=[KEY]), headers, "GET", "/v1/models")
+
+
 @pytest.mark.parametrize(
     ("method", "target"),
     [
