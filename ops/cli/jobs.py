@@ -16,6 +16,7 @@ from ops.cli.client import ask, ask_if_running, follow, service
 from ops.cli.log.as_of import AsOfOption, log_if_any, print_past_job, print_past_jobs
 from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
 from ops.cli.output import echo, echo_data, print_json, print_pairs, print_table
+from ops.cli.progress import ProgressLine
 from ops.cli.webhooks import webhook_line
 from ops.clients.http_client import HttpClient
 from ops.exit_codes import ExitCode
@@ -94,14 +95,17 @@ def _run_job(client: HttpClient, body: dict[str, Any], *, show: bool) -> dict[st
     """Submit a job, print its text and return its end; an interrupt cancels the job."""
     job_id = client.ask("POST", "/v1/jobs", json=body)["id"]
     ended = False
+    progress = ProgressLine()
     try:
         for item in follow(client, job_id):
+            progress.show_item(item)
             if show and item["kind"] == "text":
                 echo_data(item["text"])
         ended = True
     except KeyboardInterrupt:
         raise typer.Exit(int(ExitCode.INTERRUPTED)) from None
     finally:
+        progress.show("")
         if not ended:
             client.ask("POST", f"/v1/jobs/{job_id}/cancel")
         if show:
@@ -246,7 +250,9 @@ def _act(
 def _follow(job: str, *, as_json: bool, data_dir: Path | None) -> None:
     with service(data_dir) as client:
         last: dict[str, Any] = {}
+        progress = ProgressLine()
         for last in follow(client, job):
+            progress.show_item(last)
             if as_json:
                 echo_data(jsonlib.dumps(last, ensure_ascii=False) + "\n")
             elif last["kind"] == "text":
