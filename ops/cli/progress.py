@@ -120,7 +120,7 @@ def _writer(line: Path) -> Callable[[str], None]:
 
 
 def _leave_streams(*, keeps_stderr: bool) -> None:
-    """Let go of the streams: a reader of the agent's output waits for their last holder."""
+    """Release the streams: a reader of the agent's output waits for their last holder."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1) if keeps_stderr else (0, 1, 2):
         os.dup2(nothing, stream)

@@ -38,12 +38,12 @@ from domain.errors import InvalidRequest
         ),
         (
             JobForkBody,
-            {"at": 0, "sampling": {"temprature": 1}},
-            "sampling.temprature",
+            {"at": 0, "sampling": {"temperatur": 1}},
+            "sampling.temperatur",
             "temperature",
         ),
         (TurnBody, {"prompt": "x", "max_token": 1}, "max_token", "max_tokens"),
-        (AgentBody, {"id": "a", "modle": "m"}, "modle", "model"),
+        (AgentBody, {"id": "a", "models": "m"}, "models", "model"),
     ],
 )
 def test_an_unknown_field_of_the_own_api_is_refused_with_the_nearest_one(
