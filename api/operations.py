@@ -40,6 +40,7 @@ from api.http.operation import Operation, Place, refuse_unknown
 from api.operate.engine import ENGINE_OPERATIONS
 from api.operate.events import CHECK_OPERATIONS, EVENT_OPERATIONS
 from api.operate.health import HEALTH_OPERATIONS
+from api.operate.hub import HUB_OPERATIONS
 from api.operate.metrics import METRIC_OPERATIONS
 from api.operate.models import CLIENT_OPERATIONS, MODEL_OPERATIONS
 from api.operate.openapi import OpenApiDocument
@@ -95,6 +96,7 @@ OPERATIONS: Final = (
     *ENGINE_OPERATIONS,
     *METRIC_OPERATIONS,
     *MODEL_OPERATIONS,
+    *HUB_OPERATIONS,
     *CLIENT_OPERATIONS,
     *SWAP_OPERATIONS,
     *HEALTH_OPERATIONS,

@@ -111,7 +111,7 @@ def plan(
     Counts the weights, one step, and the KV cache of each context. Exits with 0
     if one context fits, 1 if none does, 78 if the configuration is not usable.
     """
-    memory_bytes = None if memory is None else _memory_or_exit(memory)
+    memory_bytes = None if memory is None else memory_or_exit(memory)
     settings = settings_or_exit(overrides())
     source, configured_bits = _registered(settings, model)
     request = {
@@ -150,7 +150,8 @@ def _registered(settings: Settings, model: str) -> tuple[str, int]:
     return entry.source, entry.kv_bits
 
 
-def _memory_or_exit(text: str) -> int:
+def memory_or_exit(text: str) -> int:
+    """Return the size that ``--memory`` names; a text that is none exits with one line."""
     try:
         return memory_size(text)
     except typer.BadParameter as error:

@@ -44,6 +44,9 @@ def test_no_view_leaves_an_error_in_the_console_when_it_is_shown_and_left(
             browser.driver.set_window_size(1280, 900)  # the charts follow, also on their way out
             _show(browser, name)
             assert browser.messages() == [], name
+        _show(browser, "Models")
+        browser.see("openai/gpt-oss-20b", "section[aria-label='Fits this machine']")
+        browser.see("semantic-demo", "section[aria-label='On this machine']")
         for width in (360, 700, 900, 1280):
             browser.driver.set_window_size(width, 800)
             browser.wait(lambda: browser.run(_ALL_IN_SIGHT), f"every view in sight at {width}")
