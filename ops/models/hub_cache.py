@@ -76,6 +76,7 @@ def cached_model(hub_id: str, revision: str | None = None) -> Path | None:
 
 #: Time limit of the hub's answer whether it has a model, in seconds.
 PROBE_S: Final = 5.0
+_ANSWER_BYTES_MAX: Final = 4 << 20
 
 
 def why_not_found(entry: ModelEntry, wanted: str = WEIGHTS) -> str | None:
@@ -102,19 +103,38 @@ def why_not_found(entry: ModelEntry, wanted: str = WEIGHTS) -> str | None:
 
 def _hub_refusal(hub_id: str) -> str | None:
     """Return why the hub does not give a model; ``None`` where it does, or may."""
-    token = get_token()
-    headers = {"authorization": f"Bearer {token}"} if token else {}
-    request = Request(f"{constants.ENDPOINT}/api/models/{hub_id}", headers=headers)  # noqa: S310 - of the operator
     try:
-        urlopen(request, timeout=PROBE_S).close()  # noqa: S310 - the same
+        ask_hub(f"/{hub_id}")
     except HTTPError as error:
-        error.close()
         if error.code in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND}:
             return "the hub has no such model, or it is private and needs HF_TOKEN"
     except (OSError, HTTPException) as error:
-        reason = getattr(error, "reason", error)
-        return f"the hub at {constants.ENDPOINT} cannot be reached: {reason}"
+        return hub_problem(error)
     return None
+
+
+def ask_hub(path: str) -> bytes:
+    """Return the reply of the hub to one GET below ``/api/models``; blocks for a few seconds.
+
+    Raises:
+        HTTPError: The hub refuses.
+        OSError: It does not answer; or ``HTTPException``.
+    """
+    token = get_token()
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    request = Request(f"{constants.ENDPOINT}/api/models{path}", headers=headers)  # noqa: S310 - of the operator
+    try:
+        with urlopen(request, timeout=PROBE_S) as reply:  # noqa: S310 - the same
+            answer: bytes = reply.read(_ANSWER_BYTES_MAX)
+            return answer
+    except HTTPError as error:
+        error.close()
+        raise
+
+
+def hub_problem(error: Exception) -> str:
+    """Return why the hub did not answer."""
+    return f"the hub at {constants.ENDPOINT} cannot be reached: {getattr(error, 'reason', error)}"
 
 
 def has_weights(directory: Path) -> bool:

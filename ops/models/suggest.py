@@ -9,14 +9,13 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import urlencode
-from urllib.request import Request, urlopen
 
 import psutil
-from huggingface_hub import constants, get_token
+from huggingface_hub import constants
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
 from domain.model.suggested import SUGGESTED, usable_memory
-from ops.models.hub_cache import PROBE_S
+from ops.models.hub_cache import ask_hub, hub_problem
 
 _LIMITS: Final = (
     Path("/sys/fs/cgroup/memory.max"),
@@ -24,7 +23,6 @@ _LIMITS: Final = (
 )
 #: Models of one search.
 FOUND_MAX: Final = 20
-_ANSWER_BYTES_MAX: Final = 4 << 20
 
 
 class SuggestionRow(TypedDict):
@@ -114,15 +112,9 @@ def search_hub(words: str) -> HubSearch:
     if constants.HF_HUB_OFFLINE:
         return {**found, "problem": "HF_HUB_OFFLINE is set"}
     query = {"search": words, "filter": "mlx", "sort": "downloads", "limit": FOUND_MAX}
-    token = get_token()
-    headers = {"authorization": f"Bearer {token}"} if token else {}
-    url = f"{constants.ENDPOINT}/api/models?{urlencode(query)}"
     try:
-        request = Request(url, headers=headers)  # noqa: S310 - the endpoint is of the operator
-        with urlopen(request, timeout=PROBE_S) as reply:  # noqa: S310 - the same
-            listed = json.loads(reply.read(_ANSWER_BYTES_MAX))
+        listed = json.loads(ask_hub(f"?{urlencode(query)}"))
         rows = [(str(one["id"]), int(one.get("downloads") or 0)) for one in listed[:FOUND_MAX]]
     except (OSError, HTTPException, ValueError, LookupError, TypeError, AttributeError) as error:
-        reason = getattr(error, "reason", None) or f"{type(error).__name__}: {error}"
-        return {**found, "problem": f"the hub at {constants.ENDPOINT} does not answer: {reason}"}
+        return {**found, "problem": hub_problem(error)}
     return {**found, "data": [{"id": name, "downloads": count} for name, count in rows]}

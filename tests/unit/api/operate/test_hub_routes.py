@@ -78,7 +78,7 @@ def test_a_search_lists_what_the_hub_has() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "problem"),
     [
-        ("ENDPOINT", "http://127.0.0.1:9", "the hub at http://127.0.0.1:9 does not answer"),
+        ("ENDPOINT", "http://127.0.0.1:9", "the hub at http://127.0.0.1:9 cannot be reached"),
         ("HF_HUB_OFFLINE", True, "HF_HUB_OFFLINE is set"),
     ],
 )
