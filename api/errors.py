@@ -108,7 +108,20 @@ _OPENAI_PATHS: Final = (
     "/v1/batches",
 )
 _OLLAMA_PATHS: Final = ("/api",)
-_SHARED_PATH: Final = "/v1/models"
+#: Of this service's own API. What else stands below ``/v1`` is a path of the vendors, known or not.
+_NATIVE_PATHS: Final = (
+    "/v1/agents",
+    "/v1/detokenize",
+    "/v1/events",
+    "/v1/jobs",
+    "/v1/jobs:cancel",
+    "/v1/jobs:retry",
+    "/v1/schedules",
+    "/v1/subscriptions",
+    "/v1/tokenize",
+    "/v1/webhooks",
+)
+_VERSIONED: Final = ("/v1",)
 
 
 class TransportError(SemanticError):
@@ -156,7 +169,7 @@ def dialects_of_path(path: str) -> tuple[Dialect, ...]:
         return (Dialect.ANTHROPIC,)
     if _is_under(path, _OPENAI_PATHS):
         return (Dialect.OPENAI,)
-    if _is_under(path, (_SHARED_PATH,)):
+    if _is_under(path, _VERSIONED) and not _is_under(path, _NATIVE_PATHS):
         return (Dialect.OPENAI, Dialect.ANTHROPIC)
     if _is_under(path, _OLLAMA_PATHS):
         return (Dialect.OLLAMA,)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from inspect import iscoroutinefunction
 from typing import Any, Final
 from urllib.parse import unquote
@@ -39,6 +40,7 @@ from api.http.operation import Operation, Place, refuse_unknown
 from api.operate.engine import ENGINE_OPERATIONS
 from api.operate.events import CHECK_OPERATIONS, EVENT_OPERATIONS
 from api.operate.health import HEALTH_OPERATIONS
+from api.operate.hub import HUB_OPERATIONS
 from api.operate.metrics import METRIC_OPERATIONS
 from api.operate.models import CLIENT_OPERATIONS, MODEL_OPERATIONS
 from api.operate.openapi import OpenApiDocument
@@ -85,6 +87,7 @@ OPERATIONS: Final = (
     *ENGINE_OPERATIONS,
     *METRIC_OPERATIONS,
     *MODEL_OPERATIONS,
+    *HUB_OPERATIONS,
     *CLIENT_OPERATIONS,
     *SWAP_OPERATIONS,
     *HEALTH_OPERATIONS,
@@ -180,7 +183,8 @@ class RouteTable:
         """Reply to a request without a route.
 
         Raises:
-            TransportError: 404, 405 with ``allow``, or 501 for Ollama's management of models.
+            TransportError: 404 with a path that is similar, 405 with ``allow``, or 501 for Ollama's
+                management of models.
         """
         if method == "OPTIONS" and route_path in ("*", "%2A"):
             every = {method for _, method in self._patterns} | {"HEAD", "OPTIONS"}
@@ -190,12 +194,28 @@ class RouteTable:
             message = f"models are managed on the machine of the service: {command}"
             raise TransportError(501, "not_implemented", message)
         if not methods:
-            raise TransportError(404, "not_found", "there is nothing at this path")
+            raise TransportError(404, "not_found", self._nothing_at(route_path))
         allow = {"allow": ", ".join(methods)}
         if method == "OPTIONS":
             return Reply(status=204, headers=allow)
         message = f"this path answers {', '.join(methods)}"
         raise TransportError(405, "method_not_allowed", message, headers=allow)
+
+    def _nothing_at(self, route_path: str) -> str:
+        """Return that a path does not exist, and which one may be meant."""
+        paths = {"/" + "/".join(pattern) for pattern, _ in self._patterns if _UI not in pattern}
+        of_ollama = sorted(path for path in paths if path.startswith("/api/"))
+        near = get_close_matches(route_path[:_NEAR_CHARS_MAX], sorted(paths), 1)
+        if near:
+            return f"there is nothing at this path; did you mean {near[0]}?"
+        if route_path.startswith("/api/"):
+            return f"there is nothing at this path; of Ollama's API use {', '.join(of_ollama)}"
+        return "there is nothing at this path; all paths stand in /openapi.json"
+
+
+#: Characters of an unknown path that are compared with the known ones.
+_NEAR_CHARS_MAX: Final = 100
+_UI: Final = "ui"
 
 
 def _segments(path: str) -> list[str]:

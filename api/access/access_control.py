@@ -12,7 +12,7 @@ from typing import Final
 from api.access.limits import Rate
 from api.errors import TransportError
 from api.http.messages import KEYLESS, UNIDENTIFIED, Caller, Reply
-from api.ui.page import is_page_path
+from api.ui.page import is_page_path, wants_page
 from domain.errors import RateLimited
 from domain.shares import Shares
 from ops.settings.api_keys import (
@@ -29,6 +29,7 @@ from ops.settings.service import ServerSettings
 PREFLIGHT_AGE_S: Final = 600
 
 _AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:@/]+)(?::\d{1,5})?", re.IGNORECASE)
+_HOST_NAME = re.compile(r"[a-z0-9-]+(\.[a-z0-9-]+)*\.?", re.IGNORECASE)
 _ANY: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - recognised, not bound
 _METHODS: Final = "GET, POST, PATCH, DELETE"
 _EXPOSED: Final = (
@@ -65,11 +66,7 @@ class Hosts:
             names.append(re.split(r"[/?#]", target.partition("://")[2], maxsplit=1)[0])
         for name in names:
             if not self._knows(name):
-                message = (
-                    f"this service does not answer as {name[:100]!a}; names beside localhost are"
-                    " listed in server.allowed_hosts"
-                )
-                raise TransportError(403, "host_not_allowed", message)
+                raise TransportError(403, "host_not_allowed", _how_to_allow(name))
 
     def _knows(self, authority: str) -> bool:
         found = _AUTHORITY.fullmatch(authority)
@@ -158,6 +155,19 @@ def _is_own(origin: str, headers: Mapping[str, str]) -> bool:
     is_same = headers.get("sec-fetch-site", "same-origin") == "same-origin"
     host = headers.get("host", "").lower()
     return is_same and scheme in {"http", "https"} and bool(host) and authority == host
+
+
+def _how_to_allow(name: str) -> str:
+    """Return the refusal of a host; for a name, with the setting that allows it."""
+    refused = f"this service does not answer as {name[:100]!a}"
+    found = _AUTHORITY.fullmatch(name[:100])
+    if found is None or not _HOST_NAME.fullmatch(found[1]):
+        return f"{refused}; names beside localhost are listed in server.allowed_hosts"
+    bare = _bare(found[1])
+    return (
+        f'{refused}; if the name is yours, set server.allowed_hosts = ["{bare}"] in semantic.toml,'
+        f""" or SEMANTIC_SERVER__ALLOWED_HOSTS='["{bare}"]'"""
+    )
 
 
 def _bare(name: str) -> str:
@@ -306,7 +316,8 @@ class AccessControl:
         self._hosts.check(target, headers.get("host"))
         self._origins.check(headers)
         path = target.partition("?")[0]
-        if _is_open(method, path) or self._origins.is_preflight(method, headers):
+        is_browser = method in _READING and wants_page(path, headers)
+        if is_browser or _is_open(method, path) or self._origins.is_preflight(method, headers):
             return AdmittedRequest(UNIDENTIFIED, None)
         caller = self._keys.caller(headers)
         if (found := self._places.take([caller.name])) is not None:

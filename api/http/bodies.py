@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, TypeVar
+from difflib import get_close_matches
+from typing import Annotated, Any, Final, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
@@ -230,6 +231,12 @@ class RequestBody(BaseModel):
         return value
 
 
+class NativeBody(RequestBody):
+    """A body of this service's own API, or an object inside one; unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
 #: Longest wait for ``start_after``: 400 days.
 START_AFTER_MAX_S: Final = 400 * 24 * 3600
 
@@ -270,7 +277,7 @@ StartAfter = Annotated[
 ]
 
 
-class WebhookBody(RequestBody):
+class WebhookBody(NativeBody):
     """The receiver of a POST at the end of the work, signed by the rules of Standard Webhooks."""
 
     url: Annotated[str, Field(min_length=1, max_length=URL_CHARS_MAX)]
@@ -383,8 +390,8 @@ def parse_body(model: type[BodyT], body: bytes, bounds: JsonBounds = REQUEST) ->
     """Return a body as ``model``.
 
     Raises:
-        InvalidRequest: The body is not a JSON object, or a known field is not valid; names the
-            first such field.
+        InvalidRequest: The body is not a JSON object, or a field is not valid or, in a
+            ``NativeBody``, not known; names the first such field, and one with a similar name.
     """
     value = load_json(body, bounds)
     if not isinstance(value, dict):
@@ -393,14 +400,27 @@ def parse_body(model: type[BodyT], body: bytes, bounds: JsonBounds = REQUEST) ->
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        raise _first_fault(error, value) from error
+        raise _first_fault(error, value, model) from error
 
 
-def _first_fault(error: ValidationError, value: Any) -> InvalidRequest:  # noqa: ANN401 - JSON
-    """Return the first fault; of those at its place, the one deepest inside the value."""
+_EXTRA: Final = "extra_forbidden"
+
+
+def _first_fault(error: ValidationError, value: Any, model: type[BaseModel]) -> InvalidRequest:  # noqa: ANN401 - JSON
+    """Return the first fault; of those at its place, the one deepest inside the value.
+
+    An unknown field comes before a missing one: it may be the other with a wrong name.
+    """
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    if found[0]["type"] == "missing":
+        place = found[0]["loc"][:-1]
+        found.sort(key=lambda one: one["type"] != _EXTRA or one["loc"][:-1] != place)
     faults = [
-        (_dotted(fault["loc"], value), fault["msg"])
-        for fault in error.errors(include_url=False, include_context=False, include_input=False)
+        (
+            _dotted(fault["loc"], value, is_missing=fault["type"] == "missing"),
+            _unknown(fault["loc"], model) if fault["type"] == _EXTRA else fault["msg"],
+        )
+        for fault in found
     ]
     first = faults[0][0]
     same_place = [fault for fault in faults if fault[0].startswith(first)]
@@ -408,19 +428,44 @@ def _first_fault(error: ValidationError, value: Any) -> InvalidRequest:  # noqa:
     return InvalidRequest(message, field=path or None)
 
 
-def _dotted(location: Sequence[int | str], value: Any) -> str:  # noqa: ANN401 - any JSON value
+def _unknown(location: Sequence[int | str], model: type[BaseModel]) -> str:
+    """Return the refusal of an unknown field, with the known one whose name is nearest."""
+    *place, name = location
+    models = {model}
+    for part in place:  # parts that are no fields are indexes, keys and names of union members
+        inside = {
+            found
+            for one in models
+            for key, field in one.model_fields.items()
+            if part in {key, field.alias}
+            for found in _models_in(field.annotation)
+        }
+        models = inside or models
+    names = {field.alias or key for one in models for key, field in one.model_fields.items()}
+    near = get_close_matches(str(name), sorted(names), 1)
+    if near:
+        return f"there is no such field; did you mean {near[0]}?"
+    return f"there is no such field; known are {', '.join(sorted(names))}"
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:  # noqa: ANN401 - any annotation
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models_in(part)
+
+
+def _dotted(location: Sequence[int | str], value: Any, *, is_missing: bool) -> str:  # noqa: ANN401 - any JSON value
     """Return the path of a field in the body, without the names of union members.
 
-    A part that is no key of the value at that place is the name of a union member. The last part
-    may also be a required field that is missing.
+    A part that is no key of the value at that place is the name of a union member, but for the
+    last part of a required field that is missing.
     """
     parts: list[str] = []
     for index, part in enumerate(location):
-        is_member = str(part).startswith("literal[")
-        missing = isinstance(value, dict) and index == len(location) - 1 and not is_member
         if _has(value, part):
             value = value[part]
-        elif not missing:
+        elif not is_missing or index < len(location) - 1:
             continue
         parts.append(str(part))
     return ".".join(parts)

@@ -178,6 +178,7 @@ class LiveEta:
         except QueueUnavailable:
             return _Snapshot(forecasts={}, at=began, took_s=0.0)
         state = _turns_of(pulses)
+        rows = {row.job: row for pulse in pulses for row in pulse.rows or ()}
         forecasts = forecast_jobs(
             QueueSnapshot(
                 state=state or _NO_WORKER,
@@ -187,7 +188,10 @@ class LiveEta:
                     for job in self.queue.queued(priority, limit=QUEUED_JOBS_MAX)
                     if job.bound_model is None or not self.models.is_absent(job.bound_model)
                 ],
-                running=[(job, self._age_s(job)) for job in self.queue.running(limit=RUNNING_MAX)],
+                running=[
+                    (replace(job, figures=rows.get(job.id)), self._age_s(job))
+                    for job in self.queue.running(limit=RUNNING_MAX)
+                ],
                 waiting=[job for pulse in pulses for job in pulse.waiting],
                 is_paused=self.admission() is not AdmissionState.OPEN,
                 pace=None if state is None else self._measured_pace(began),

@@ -6,11 +6,11 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Annotated, Final, Literal, cast
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
 from api.app import App
-from api.http.bodies import RequestBody, parse_body, whole
+from api.http.bodies import NativeBody, parse_body, whole
 from api.http.messages import Access, Reply, Request, json_reply
 from api.http.operation import Operation
 from domain.engine.control import (
@@ -33,20 +33,18 @@ REASON_CHARS_MAX = 200
 BatchSize = Annotated[int, Field(ge=1, le=BATCH_SIZE_MAX), BeforeValidator(whole)]
 
 
-class TuningBody(RequestBody):
+class TuningBody(NativeBody):
     """The body of ``PATCH /admin/engine``; ``null`` returns to the setting.
 
     A value that is not named stays as it is, and unknown names are refused.
     """
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     batch_window_ms: Annotated[float, Field(ge=0, le=BATCH_WINDOW_MS_MAX)] | None = None
     max_batch_size: BatchSize | None = None
     gap_max_ms: Annotated[float, Field(ge=0, le=GAP_MS_MAX)] | None = None
 
 
-class ReasonBody(RequestBody):
+class ReasonBody(NativeBody):
     """The body of the operations on the admission of jobs."""
 
     reason: Annotated[str, Field(min_length=1, max_length=REASON_CHARS_MAX)] | None = None

@@ -13,6 +13,7 @@ from typing_extensions import TypedDict  # pydantic reads only this one below Py
 from api.app import App
 from api.http.messages import Reply, Request, json_reply
 from api.http.operation import Operation
+from api.ui.page import wants_page
 from domain.engine.control import AdmissionState
 from domain.engine.workers import WorkerPulse, WorkerState
 from domain.errors import QueueUnavailable, SemanticError
@@ -202,8 +203,12 @@ async def health_ready(app: App, request: Request) -> Reply:
 
 
 async def root(app: App, request: Request) -> Reply:
-    """Return the name and the links."""
-    del request
+    """Return the name of the service and links, or lead a browser to the page.
+
+    Some clients send ``HEAD /`` first.
+    """
+    if wants_page(request.path, request.headers):
+        return Reply(status=307, headers={"location": "ui"})
     body: Root = {
         "name": "semantic",
         "version": app.version,

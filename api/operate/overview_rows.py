@@ -115,7 +115,8 @@ class RunningRow(TypedDict):
     """A job that a worker runs.
 
     ``read_tokens`` of ``prompt_tokens`` are computed or restored; ``cached_tokens`` of them come
-    from the cache. ``eta_s`` is the estimated time to the end.
+    from the cache. ``eta_s`` is the estimated time to the end, and ``eta_most_s`` the time to the
+    end of the longest answer that the job may give.
     """
 
     job: str
@@ -132,6 +133,7 @@ class RunningRow(TypedDict):
     max_tokens: int | None
     tokens_per_s: float | None
     eta_s: float | None
+    eta_most_s: float | None
     cancel_requested: bool
     created_at: str
     started_at: str | None
@@ -363,6 +365,7 @@ def running_row(
         "max_tokens": None if figures is None else figures.max_tokens,
         "tokens_per_s": None if figures is None else _rate(figures.tokens_per_s),
         "eta_s": None if forecast is None else rounded(forecast.end_s),
+        "eta_most_s": None if forecast is None else rounded(forecast.end_most_s),
         "cancel_requested": view.cancel_requested,
         "created_at": view.created_at,
         "started_at": view.started_at,

@@ -8,7 +8,7 @@ from pydantic import Field
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
 from api.app import App
-from api.http.bodies import INT64_MAX, Items, RequestBody, WebhookBody, parse_body
+from api.http.bodies import INT64_MAX, Items, NativeBody, WebhookBody, parse_body
 from api.http.messages import Access, Reply, Request, json_reply
 from api.http.operation import Operation, page_size, path
 from api.operate.events import EventObject, event_object
@@ -22,7 +22,7 @@ _LIMIT: Final = page_size(default=100, most=BATCH_MAX, description="largest numb
 _TAKEN: Final = "A subscription of this name wants something else"
 
 
-class SubscriptionBody(RequestBody):
+class SubscriptionBody(NativeBody):
     """A new subscription.
 
     Without ``types`` it gets all events but those of subscriptions; without ``after``, those that
@@ -35,7 +35,7 @@ class SubscriptionBody(RequestBody):
     webhook: WebhookBody | None = None
 
 
-class PositionBody(RequestBody):
+class PositionBody(NativeBody):
     """The position of an event."""
 
     position: Annotated[int, Field(ge=0, le=INT64_MAX)]

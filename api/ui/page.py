@@ -77,6 +77,11 @@ def is_page_path(path: str) -> bool:
     return _PATH.fullmatch(path) is not None
 
 
+def wants_page(path: str, headers: Mapping[str, str]) -> bool:
+    """Whether a request for the root comes from a browser that shows a page."""
+    return path == "/" and "text/html" in headers.get("accept", "")
+
+
 def read_page_files() -> tuple[PageFile, ...]:
     """Return the static files of the package, sorted by name."""
     return tuple(

@@ -6,7 +6,7 @@ its name and continues; the service may be killed too.
 Start the service so that webhooks may go to this machine, then run the script:
 
     SEMANTIC_WEBHOOKS__ALLOW_HOSTS='["127.0.0.1"]' make demo
-    export WEBHOOK_SECRET=$(.venv/bin/semantic webhooks secret)
+    export WEBHOOK_SECRET=$(.venv/bin/semantic webhooks ls --secret)
     .venv/bin/python docs/examples/overnight_batch.py --name monday
 """
 
@@ -44,7 +44,9 @@ def main() -> None:
     options = _options()
     secret = os.environ.get("WEBHOOK_SECRET", "")
     if not secret:
-        raise SystemExit("set WEBHOOK_SECRET: export WEBHOOK_SECRET=$(semantic webhooks secret)")
+        raise SystemExit(
+            "set WEBHOOK_SECRET: export WEBHOOK_SECRET=$(semantic webhooks ls --secret)"
+        )
     key = os.environ.get("SEMANTIC_API_KEY")
     headers = {"x-api-key": key} if key else {}
     with (

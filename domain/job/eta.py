@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from domain.engine.figures import RowFigures
 from domain.engine.workers import TurnState
 from domain.job.fair_scheduler import TurnOrder, TurnRequest
 from domain.values import JobId, Priority, WaitingFor, WaitingJob
@@ -23,8 +24,8 @@ MEASURED_JOBS = 64
 HALF_LIFE_JOBS = 8
 #: Waiting jobs of a queue that get an estimate, from its front.
 QUEUED_JOBS_MAX = 2000
-#: Estimated rest of an overdue job, as a share of its duration so far.
-OVERDUE_SHARE = 0.1
+#: Estimated rest of an answer that is longer than usual, as a share of its length so far.
+OVERDUE_SHARE = 0.5
 #: Bounds of a ``Retry-After``, in seconds.
 RETRY_AFTER_MIN_S = 1
 RETRY_AFTER_MAX_S = 3600
@@ -56,6 +57,7 @@ class RunningJob:
     Attributes:
         priority: The queue that it came from.
         started_at: RFC 3339 instant of its first attempt.
+        figures: What its worker reports of it; ``None`` where it reports nothing yet.
     """
 
     id: JobId
@@ -64,6 +66,7 @@ class RunningJob:
     prompt_tokens: int
     cached_tokens: int
     max_tokens: int | None = None
+    figures: RowFigures | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,10 +113,26 @@ class Pace:
         return self.seconds(uncached_tokens=uncached, max_tokens=job.max_tokens)
 
     def left_of(self, job: RunningJob, running_s: float) -> float:
-        """Return the seconds that a running job still takes."""
+        """Return the seconds that a running job still takes, by its tokens where they are known."""
+        if job.figures is not None:
+            return self._left_of_row(job.figures)
         uncached = job.prompt_tokens - job.cached_tokens
         whole_s = self.seconds(uncached_tokens=uncached, max_tokens=job.max_tokens)
-        return max(whole_s - max(0.0, running_s), max(whole_s, running_s) * OVERDUE_SHARE)
+        return max(whole_s - max(0.0, running_s), running_s * OVERDUE_SHARE)
+
+    def _left_of_row(self, row: RowFigures) -> float:
+        done = row.generated_tokens
+        left = min(max(self.completion_tokens - done, done * OVERDUE_SHARE), row.max_tokens - done)
+        return self._seconds_of_row(row, left)
+
+    def most_left_of(self, row: RowFigures) -> float:
+        """Return the seconds until the longest answer that a job may give has ended."""
+        return self._seconds_of_row(row, row.max_tokens - row.generated_tokens)
+
+    def _seconds_of_row(self, row: RowFigures, tokens: float) -> float:
+        token_s = 1 / row.tokens_per_s if row.tokens_per_s else self.decode_token_s
+        unread = max(0, row.prompt_tokens - row.read_tokens)
+        return self.prefill_token_s * unread + token_s * max(0.0, tokens)
 
 
 def pace_of(recent: Iterable[MeasuredJob]) -> Pace | None:
@@ -156,6 +175,8 @@ class Forecast:
         waiting_for: Why it waits; ``None`` if it runs, or waits for its turn.
         start_s: Seconds until it starts; ``None`` if it runs, or nothing was measured.
         end_s: Seconds until it ends; ``None`` if nothing was measured.
+        end_most_s: Seconds until it ends with the longest answer that it may give; ``None`` where
+            its worker reports nothing of it.
     """
 
     priority: Priority
@@ -163,10 +184,16 @@ class Forecast:
     start_s: float | None
     end_s: float | None
     waiting_for: WaitingFor | None = None
+    end_most_s: float | None = None
 
     def after(self, seconds: float) -> Forecast:
         """Return the forecast as of ``seconds`` later."""
-        return replace(self, start_s=_less(self.start_s, seconds), end_s=_less(self.end_s, seconds))
+        return replace(
+            self,
+            start_s=_less(self.start_s, seconds),
+            end_s=_less(self.end_s, seconds),
+            end_most_s=_less(self.end_most_s, seconds),
+        )
 
 
 def awaiting_model(priority: Priority) -> Forecast:
@@ -272,6 +299,7 @@ class _QueueSimulation:
                 start_s=None,
                 end_s=left_s,
                 waiting_for=None if waiting is None else waiting.waiting_for,
+                end_most_s=pace.most_left_of(job.figures) if pace and job.figures else None,
             )
         for job_id in self._snapshot.state.running:
             called = self._queued.get(job_id)

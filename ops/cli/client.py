@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from ops.cli.options import fail, given_config_file, overrides, settings_or_exit
+from ops.cli.output import echo
 from ops.clients.http_client import ANSWER_S, HttpClient, Refused, Unreachable
 from ops.exit_codes import ExitCode
 from ops.settings.api_keys import first_sendable
@@ -184,6 +185,29 @@ def ask(method: str, path: str, data_dir: Path | None, **arguments: Any) -> Any:
     """Return the JSON answer of the service to one request; see ``HttpClient.ask``."""
     with service(data_dir) as client:
         return client.ask(method, path, **arguments)
+
+
+def ask_if_running(path: str, data_dir: Path | None) -> Any | None:  # noqa: ANN401 - JSON
+    """Return the answer to a GET; ``None`` without a service, where a log can answer.
+
+    Without both, and where the service refuses, the command exits with one line.
+    """
+    with service(data_dir) as client:
+        try:
+            return client.ask("GET", path)
+        except Unreachable:
+            if not has_log(data_dir):
+                raise
+            echo(f"no service answers at {client.base_url}; this is from the log", err=True)
+            return None
+
+
+def has_log(data_dir: Path | None) -> bool:
+    """Whether the settings name a log that can be read without a service."""
+    from ops.log.database import database_file  # noqa: PLC0415 - most commands ask the service
+
+    file = database_file(settings_or_exit(overrides(data_dir=data_dir)).log_url)
+    return file is None or file.exists()
 
 
 def whole_service(data_dir: Path | None) -> HttpClient | None:

@@ -12,10 +12,11 @@ from urllib.parse import urlencode
 import typer
 
 from domain.values import JobStatus
-from ops.cli.client import ask, follow, service
+from ops.cli.client import ask, ask_if_running, follow, service
 from ops.cli.log.as_of import AsOfOption, log_if_any, print_past_job, print_past_jobs
 from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
 from ops.cli.output import echo, echo_data, print_json, print_pairs, print_table
+from ops.cli.progress import ProgressLine
 from ops.cli.webhooks import webhook_line
 from ops.clients.http_client import HttpClient
 from ops.exit_codes import ExitCode
@@ -89,14 +90,17 @@ def _run_job(client: HttpClient, body: dict[str, Any], *, show: bool) -> dict[st
     """Submit a job, print its text and return its end; an interrupt cancels the job."""
     job_id = client.ask("POST", "/v1/jobs", json=body)["id"]
     ended = False
+    progress = ProgressLine()
     try:
         for item in follow(client, job_id):
+            progress.show_item(item)
             if show and item["kind"] == "text":
                 echo_data(item["text"])
         ended = True
     except KeyboardInterrupt:
         raise typer.Exit(int(ExitCode.INTERRUPTED)) from None
     finally:
+        progress.show("")
         if not ended:
             client.ask("POST", f"/v1/jobs/{job_id}/cancel")
         if show:
@@ -121,16 +125,16 @@ def list_jobs(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """List jobs, newest first."""
-    if as_of is not None:
+    """List jobs, newest first; where no service answers, as the log has them."""
+    query = [("limit", str(limit)), *(("tag", one) for one in tag or ())]
+    query += [("status", status.value)] if status else []
+    page = None if as_of else ask_if_running(f"/v1/jobs?{urlencode(query)}", data_dir)
+    if page is None:
         from domain.job.listing import JobFilter  # noqa: PLC0415 - most commands ask the service
 
         wanted = JobFilter(status=status, labels=tuple(tag or ()))
         print_past_jobs(as_of, wanted, limit=limit, as_json=json, data_dir=data_dir)
         return
-    query = [("limit", str(limit)), *(("tag", one) for one in tag or ())]
-    query += [("status", status.value)] if status else []
-    page = ask("GET", f"/v1/jobs?{urlencode(query)}", data_dir)
     if json:
         print_json(page, ascii_only=False)
         return
@@ -168,6 +172,7 @@ def show(
 ) -> None:
     """Show one job with its answer, its timeline (--story), or an earlier state (--as-of).
 
+    Where no service answers, shows the job as the log has it, without its answer.
     With --follow, Ctrl-C does not cancel the job, and --json prints each item of the stream.
     """
     if follows:
@@ -176,10 +181,11 @@ def show(
     if story:
         _print_story(job, as_json=json, data_dir=data_dir)
         return
-    if as_of is not None:
+    shown = None if as_of else ask_if_running(f"/v1/jobs/{job}", data_dir)
+    if shown is None:
         print_past_job(job, as_of, as_json=json, data_dir=data_dir)
         return
-    _print_job(ask("GET", f"/v1/jobs/{job}", data_dir), as_json=json)
+    _print_job(shown, as_json=json)
 
 
 SomeJob = Annotated[str | None, typer.Argument(metavar="[JOB]", help="The job's id.")]
@@ -239,7 +245,9 @@ def _act(
 def _follow(job: str, *, as_json: bool, data_dir: Path | None) -> None:
     with service(data_dir) as client:
         last: dict[str, Any] = {}
+        progress = ProgressLine()
         for last in follow(client, job):
+            progress.show_item(last)
             if as_json:
                 echo_data(jsonlib.dumps(last, ensure_ascii=False) + "\n")
             elif last["kind"] == "text":
@@ -266,7 +274,7 @@ def _print_job(job: dict[str, Any], *, as_json: bool) -> None:
         ("expected", _expected(job)),
         ("tokens", f"{usage['prompt_tokens']} in, {usage['completion_tokens']} out"),
         ("cache", _cache_line(job.get("cache"))),
-        ("first token", f"{timings['first_token_ms']:.0f} ms"),
+        ("first token", f"{timings['first_token_ms']:.0f} ms" if timings["first_token_ms"] else ""),
         ("stopped by", job["stop_reason"] or ""),
         ("error", (job["error"] or {}).get("message", "")),
     ]

@@ -79,7 +79,11 @@ GROUPS: Final[Mapping[str, tuple[str, str, str]]] = MappingProxyType(
         "agents": ("agents", "Look", "Who asked, and what is known of them."),
         "batch": ("batch", "Use", "Submit, follow and read batches."),
         "schedules": ("schedules", "Use", "List, add, pause and remove schedules of jobs."),
-        "webhooks": ("webhooks", "Use", "List and resend webhooks; show the secret."),
+        "webhooks": (
+            "webhooks",
+            "Use",
+            "List and resend webhooks; show the secret of their signatures.",
+        ),
         "service": ("service.machine", "Serve", "Start the service with the machine."),
         "cache": ("cache", "Look", "The contexts on disk."),
         "models": ("models", "Look", "Models: list, plan, register, download, swap."),

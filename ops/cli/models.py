@@ -9,12 +9,12 @@ from urllib.parse import quote
 
 import typer
 
-from domain.kv.plan import size_text
+from domain.kv.plan import AGENTS_DEFAULT, size_text
 from domain.model.registry import ModelKind, Pooling
 from ops.cli.client import access_or_exit, client_of, service
 from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
 from ops.cli.output import ability_pairs, echo, print_json, print_pairs, print_table
-from ops.cli.plan import plan
+from ops.cli.plan import memory_or_exit, plan
 from ops.clients.http_client import HTTP_NOT_FOUND, HttpClient, Refused, Unreachable
 from ops.exit_codes import ExitCode
 
@@ -232,6 +232,43 @@ def _found_here(settings: Settings) -> ModelSummaries:
 Name = Annotated[str, typer.Argument(help="What clients and commands call the model.")]
 
 
+def suggest(
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            "--memory",
+            metavar="SIZE",
+            help="For a Mac with this memory, such as 24GB; default: this machine.",
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Suggest models that fit, with how many contexts of 20,000 tokens stay in memory.
+
+    The sizes are those of models plan. Needs neither a service nor the hub.
+    """
+    from ops.models.hub_cache import cached_ids  # noqa: PLC0415 - keeps --help fast
+    from ops.models.suggest import suggestions  # noqa: PLC0415 - keeps --help fast
+
+    found = suggestions(cached_ids(), None if memory is None else memory_or_exit(memory))
+    if json:
+        print_json(found)
+        return
+    rows = [
+        (
+            one["id"],
+            _size(one["weights_bytes"]),
+            f"{one['contexts']} of {AGENTS_DEFAULT}" if one["contexts"] else "does not fit",
+            "here" if one["is_here"] else "-",
+            one["good_for"],
+        )
+        for one in found["data"]
+    ]
+    print_table(("model", "weights", "contexts", "files", "good for"), rows)
+    usable, whole = size_text(found["usable_bytes"]), size_text(found["memory_bytes"])
+    echo(f"\n{usable} of {whole} usable; next: semantic models pull MODEL")
+
+
 def add(
     name: Name,
     source: Annotated[str, typer.Argument(help="A directory, a hub id, or semantic-demo.")],
@@ -440,6 +477,7 @@ COMMANDS: Final = {
     "ls": ls,
     "show": show,
     "plan": plan,
+    "suggest": suggest,
     "add": add,
     "rm": rm,
     "pull": pull,

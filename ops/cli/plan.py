@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -110,7 +111,7 @@ def plan(
     Counts the weights, one step, and the KV cache of each context. Exits with 0
     if one context fits, 1 if none does, 78 if the configuration is not usable.
     """
-    memory_bytes = None if memory is None else _memory_or_exit(memory)
+    memory_bytes = None if memory is None else memory_or_exit(memory)
     settings = settings_or_exit(overrides())
     source, configured_bits = _registered(settings, model)
     request = {
@@ -136,15 +137,21 @@ def plan(
 
 def _registered(settings: Settings, model: str) -> tuple[str, int]:
     """Return the source of a registered model and its bits; other texts are sources already."""
+    from domain.model.registry import ModelEntry  # noqa: PLC0415 - ls asks the service
+    from ops.models.hub_cache import why_not_found  # noqa: PLC0415 - ls asks the service
     from ops.models.registry import model_registry  # noqa: PLC0415 - ls asks the service
 
     entry = model_registry(settings).get(model)
     if entry is None:
-        return model, settings.cache.kv_bits
+        entry = ModelEntry(name=model, source=model, kv_bits=settings.cache.kv_bits)
+    is_file = Path(entry.source).expanduser().is_file()
+    if not is_file and (reason := why_not_found(entry, "config.json")) is not None:
+        fail(reason, ExitCode.CONFIG)
     return entry.source, entry.kv_bits
 
 
-def _memory_or_exit(text: str) -> int:
+def memory_or_exit(text: str) -> int:
+    """Return the size that ``--memory`` names; a text that is none exits with one line."""
     try:
         return memory_size(text)
     except typer.BadParameter as error:

@@ -6,13 +6,15 @@ import json as jsonlib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
-from domain.errors import LogUnavailable
+from domain.audit.replay import Replayed, ReplayRefused, Verdict, read_recording
+from domain.errors import LogUnavailable, SemanticError
 from domain.job.listing import JobFilter
-from domain.values import JobStatus
+from domain.values import JobId, JobStatus, StreamName
 from ops.cli.log.log_options import progress_bar
 from ops.cli.options import (
     DataDir,
@@ -26,6 +28,7 @@ from ops.cli.options import (
 from ops.cli.output import echo, print_json, print_pairs, print_table
 from ops.exit_codes import ExitCode
 from ops.liveness.line_child import LineChild
+from ops.log.admin.archive import open_as_of
 from ops.log.database import database_file, reader_engine
 from ops.log.projections.jobs import SqlJobViews
 from ops.settings.settings import Settings
@@ -174,7 +177,8 @@ def replay(
     asked = list(jobs or ()) or _completed(settings, since, sample)
     results: list[dict[str, Any]] = []
     command = {"verify": verify, "only": model is not None, "against": against is not None}
-    for result in _replayed(settings, asked, command):
+    refused = [] if everything else _refused(settings, asked)
+    for result in refused or _replayed(settings, asked, command):
         results.append(result)
         if not json and not everything:
             print_replayed(result)
@@ -192,6 +196,25 @@ def _require_log(settings: Settings) -> None:
     file = database_file(settings.log_url)
     if file is not None and not file.exists():
         fail(f"there is no event log at {file}", ExitCode.REFUSED)
+
+
+def _refused(settings: Settings, jobs: Sequence[str]) -> list[dict[str, Any]]:
+    """Return why none of the jobs can be replayed; empty where one may be: it needs the model."""
+    found: list[dict[str, Any]] = []
+    try:
+        with open_as_of(settings.log_url) as log:
+            for job in map(JobId, jobs):
+                try:
+                    read_recording(job, log.load(StreamName(job)))
+                except ReplayRefused as error:
+                    verdict, text, reason = Verdict.REFUSED, error.message, error.reason
+                    one = Replayed(job=job, verdict=verdict, message=text, reason=reason)
+                    found.append(asdict(one))
+                else:
+                    return []
+    except SemanticError as error:
+        fail(error.message, ExitCode.REFUSED)
+    return found
 
 
 def _completed(settings: Settings, since: str | None, sample: int | None) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -18,10 +19,20 @@ WebhookArgument = Annotated[str, typer.Argument(metavar="WEBHOOK", help="The web
 def list_webhooks(
     state: Annotated[WebhookState | None, typer.Option("--state", help="Only these.")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=100, help="Most rows.")] = 20,
+    secret: Annotated[
+        bool,
+        typer.Option(
+            "--secret", help="Print the secret of the signatures instead; needs no service."
+        ),
+    ] = False,
+    *,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """List webhooks, newest first."""
+    """List webhooks, newest first; with --secret, draws a secret if there is none."""
+    if secret:
+        _print_secret(as_json=json, data_dir=data_dir)
+        return
     query = {"limit": str(limit)} | ({"state": state.value} if state else {})
     page = ask("GET", "/v1/webhooks", data_dir, params=query)
     if json:
@@ -54,8 +65,7 @@ def retry(webhook: WebhookArgument, json: Json = False, data_dir: DataDir = None
         echo(f"{shown['id']} goes to {shown['url']} again")
 
 
-def secret(json: Json = False, data_dir: DataDir = None) -> None:
-    """Print the secret of the signatures; draws one if there is none."""
+def _print_secret(*, as_json: bool, data_dir: Path | None) -> None:
     from domain.errors import SemanticError  # noqa: PLC0415 - keeps --help fast
     from ops.webhooks.sender import webhook_secret  # noqa: PLC0415 - keeps --help fast
 
@@ -64,7 +74,7 @@ def secret(json: Json = False, data_dir: DataDir = None) -> None:
         text = webhook_secret(settings.webhooks, settings.data_dir)
     except SemanticError as error:
         fail(error.message, ExitCode.FAILED)
-    if json:
+    if as_json:
         print_json({"secrets": text.split()}, ascii_only=False)
     else:
         echo(text)
@@ -84,4 +94,4 @@ def webhook_line(webhook: dict[str, Any]) -> str:
 
 
 #: The commands of the group, by name.
-COMMANDS: Final = {"ls": list_webhooks, "retry": retry, "secret": secret}
+COMMANDS: Final = {"ls": list_webhooks, "retry": retry}

@@ -11,10 +11,14 @@ those of the user.
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 #: The shortest context in which Claude Code's own prompt leaves room to work.
@@ -133,7 +137,12 @@ def key_variable(key: str, inherited: Mapping[str, str]) -> dict[str, str]:
     return {_HEADERS: "\n".join([*lines, f"x-api-key: {key}"])}
 
 
-def arguments(given: Sequence[str], variables: Mapping[str, str], model: ServedModel) -> list[str]:
+def arguments(
+    given: Sequence[str],
+    variables: Mapping[str, str],
+    model: ServedModel,
+    further: Mapping[str, Any] = MappingProxyType({}),
+) -> list[str]:
     """Return the arguments for ``claude``: those given, and defaults for the options left out.
 
     The variables are passed as ``--settings`` too, for this session only: the ``env`` of a settings
@@ -142,6 +151,7 @@ def arguments(given: Sequence[str], variables: Mapping[str, str], model: ServedM
 
     Args:
         variables: Without a secret: every user of the machine can read the arguments of a process.
+        further: Settings of Claude Code beside its environment.
     """
     if given and given[0] in _COMMANDS:
         return list(given)
@@ -154,9 +164,32 @@ def arguments(given: Sequence[str], variables: Mapping[str, str], model: ServedM
         # With an equals sign: the option takes all words that follow, a prompt among them.
         added.append(f"--tools={FEW_TOOLS}")
     if _SETTINGS_OPTION not in names:
-        settings = {"apiKeyHelper": "", "env": {**variables, **dict.fromkeys(UNSET, "")}}
+        unset = dict.fromkeys(UNSET, "")
+        settings = {"apiKeyHelper": "", "env": {**variables, **unset}, **further}
         added.append(f"{_SETTINGS_OPTION}={json.dumps(settings)}")
     return [*added, *given]
+
+
+def starts_session(given: Sequence[str]) -> bool:
+    """Whether the arguments start a session."""
+    is_other = {"-h", "--help", "-v", "--version"} & set(given)
+    return not is_other and not (given and given[0] in _COMMANDS)
+
+
+def has_screen(given: Sequence[str]) -> bool:
+    """Whether Claude Code draws on the whole terminal; it does not with ``-p``."""
+    return not {"-p", "--print"} & set(given)
+
+
+def has_status_line(home: Path, directory: Path) -> bool:
+    """Whether a settings file of the user or of a project has a status line."""
+    own = Path(os.environ.get("CLAUDE_CONFIG_DIR") or home / ".claude")
+    names = ("settings.json", "settings.local.json")
+    for path in (own / names[0], *(directory / ".claude" / name for name in names)):
+        with suppress(OSError, UnicodeDecodeError):
+            if '"statusLine"' in path.read_text():
+                return True
+    return False
 
 
 def shell_lines(variables: Mapping[str, str]) -> Iterator[str]:

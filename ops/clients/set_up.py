@@ -62,9 +62,9 @@ def client_set_ups(
         keyed: Whether the service needs a key; the lines then read it from ``SEMANTIC_API_KEY``.
     """
     here, elsewhere = "On this machine: semantic launch", "Elsewhere, in a shell:"
-    claude = "\n".join(list(claude_code_lines(base_url, model, keyed=keyed))[1:])
+    claude = "\n".join(claude_code_lines(base_url, model, keyed=keyed))
     codex = _codex(base_url, model, keyed=keyed)
-    curl = list(curl_lines(base_url, model.id, keyed=keyed))[-1]
+    curl = curl_line(base_url, model.id, keyed=keyed)
     key = KEY_VARIABLE if keyed else None
     agents = ((name, start_of(name, base_url, [model], key=key)) for name in LISTED)
     api, path = f"{base_url}/v1", "choices[0].message.content"
@@ -101,20 +101,18 @@ def client_set_ups(
 def claude_code_lines(base_url: str, model: ServedModel, *, keyed: bool = False) -> Iterator[str]:
     """Yield shell lines that point Claude Code at this service."""
     token = KEY_VARIABLE if keyed else NO_KEY
-    yield "# Claude Code: `semantic launch claude` in another terminal, or paste"
     yield from shell_lines(environment(base_url, model, token=token))
     tools = f' --tools "{FEW_TOOLS}"' if model.is_small else ""
     yield f"claude --permission-mode default{tools}"
 
 
-def curl_lines(base_url: str, model: str, *, keyed: bool = False) -> Iterator[str]:
-    """Yield one ``curl`` request to paste."""
-    yield "# or"
+def curl_line(base_url: str, model: str, *, keyed: bool = False) -> str:
+    """Return one ``curl`` request to paste."""
     message = {"role": "user", "content": _QUESTION}
     body = json.dumps({"model": model, "max_tokens": _ANSWER_TOKENS, "messages": [message]})
     key = f' -H "x-api-key: {KEY_VARIABLE}"' if keyed else ""
     json_type = "-H 'content-type: application/json'"
-    yield f"curl -s {base_url}/v1/messages{key} {json_type} -d {shlex.quote(body)}"
+    return f"curl -s {base_url}/v1/messages{key} {json_type} -d {shlex.quote(body)}"
 
 
 def _codex(base_url: str, model: ServedModel, *, keyed: bool) -> str:

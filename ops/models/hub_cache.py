@@ -6,11 +6,15 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from http import HTTPStatus
+from http.client import HTTPException
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
-from huggingface_hub import constants
+from huggingface_hub import constants, get_token
 
 from domain.model.registry import ModelEntry, ModelFiles, ModelKind
 from ops.settings.models import DEMO_MODEL
@@ -68,6 +72,69 @@ def cached_model(hub_id: str, revision: str | None = None) -> Path | None:
         commit = name
     directory = repository / "snapshots" / commit
     return directory if (directory / _CONFIG).is_file() and has_weights(directory) else None
+
+
+#: Time limit of the hub's answer whether it has a model, in seconds.
+PROBE_S: Final = 5.0
+_ANSWER_BYTES_MAX: Final = 4 << 20
+
+
+def why_not_found(entry: ModelEntry, wanted: str = WEIGHTS) -> str | None:
+    """Return why the files of a model are nowhere; ``None`` where they are, or may be.
+
+    Args:
+        entry: The hub is asked for one that is not on this machine.
+        wanted: The files that matter, in the cache of the hub.
+    """
+    source, directory = entry.source, Path(entry.source).expanduser()
+    if source == DEMO_MODEL or directory.is_dir():
+        return None
+    if directory.is_absolute() or not is_hub_id(source):
+        return (
+            f"there is no directory {directory.absolute()}, and {source!r} is no hub id"
+            f" (owner/name) and not {DEMO_MODEL}; known models: semantic models ls"
+        )
+    repository = hub_cache_dir() / (_PREFIX + source.replace("/", "--"))
+    if any(repository.glob(f"snapshots/*/{wanted}")):
+        return None
+    reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else _hub_refusal(source)
+    return reason and f"{source} is not on this machine, and {reason}"
+
+
+def _hub_refusal(hub_id: str) -> str | None:
+    """Return why the hub does not give a model; ``None`` where it does, or may."""
+    try:
+        ask_hub(f"/{hub_id}")
+    except HTTPError as error:
+        if error.code in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND}:
+            return "the hub has no such model, or it is private and needs HF_TOKEN"
+    except (OSError, HTTPException) as error:
+        return hub_problem(error)
+    return None
+
+
+def ask_hub(path: str) -> bytes:
+    """Return the reply of the hub to one GET below ``/api/models``; blocks for a few seconds.
+
+    Raises:
+        HTTPError: The hub refuses.
+        OSError: It does not answer; or ``HTTPException``.
+    """
+    token = get_token()
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    request = Request(f"{constants.ENDPOINT}/api/models{path}", headers=headers)  # noqa: S310 - of the operator
+    try:
+        with urlopen(request, timeout=PROBE_S) as reply:  # noqa: S310 - the same
+            answer: bytes = reply.read(_ANSWER_BYTES_MAX)
+            return answer
+    except HTTPError as error:
+        error.close()
+        raise
+
+
+def hub_problem(error: Exception) -> str:
+    """Return why the hub did not answer."""
+    return f"the hub at {constants.ENDPOINT} cannot be reached: {getattr(error, 'reason', error)}"
 
 
 def has_weights(directory: Path) -> bool:

@@ -80,6 +80,8 @@ class LineWriter:
         self._stream = stream
         self._retry_s = retry_s
         self._closing = threading.Event()
+        self._released = threading.Event()
+        self._released.set()
         self._lines: queue.Queue[str | None] = queue.Queue(LINES_MAX)
         self._dropped = 0
         self._thread = threading.Thread(target=self._run, name="output", daemon=True)
@@ -92,9 +94,18 @@ class LineWriter:
         except queue.Full:
             self._dropped += 1
 
+    def hold(self) -> None:
+        """Keep lines in the queue until ``release``."""
+        self._released.clear()
+
+    def release(self) -> None:
+        """Write lines again, those that were kept first."""
+        self._released.set()
+
     def close(self) -> None:
         """Write what is queued, within a time limit."""
         self._closing.set()
+        self.release()
         try:
             self._lines.put(None, timeout=FLUSH_S)
         except queue.Full:
@@ -103,6 +114,7 @@ class LineWriter:
 
     def _run(self) -> None:
         while (line := self._lines.get()) is not None:
+            self._released.wait()
             try:
                 if self._dropped:
                     dropped, self._dropped = self._dropped, 0

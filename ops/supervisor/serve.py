@@ -22,7 +22,8 @@ from ops.log.database import is_sqlite
 from ops.log.migrate import upgrade
 from ops.log.sqlite_driver import sqlite_version
 from ops.models.backend import missing_backend
-from ops.models.registry import choice_environment
+from ops.models.hub_cache import why_not_found
+from ops.models.registry import choice_environment, first_model
 from ops.observe.logs import add_json_lines, configure_logging, console_lines
 from ops.settings.settings import Settings
 from ops.supervisor.checkpoint_signer import CheckpointSigner
@@ -67,13 +68,16 @@ def serve(
 
     Args:
         parts_for: Returns the processes of the service; tests pass their own.
-        is_explicit: Whether the command names the model, which is a swap to it.
+        is_explicit: Whether the command names the model, which is a swap to it; one that is not
+            found ends the start before any process begins.
 
     Returns:
         The exit code of the command.
     """
     try:
         _require_backend()
+        if is_explicit:
+            _require_files(settings)
         with serve_lock(settings.data_dir) as leftovers:
             killed = leftovers if leftovers and leftovers.has_living_parts() else None
             tighten(settings.data_dir)
@@ -110,6 +114,11 @@ def _require_backend() -> None:
         raise CannotServe(missing)
 
 
+def _require_files(settings: Settings) -> None:
+    if (reason := why_not_found(first_model(settings))) is not None:
+        raise CannotServe(reason)
+
+
 def _run(
     settings: Settings, parts: Parts, choice: Mapping[str, str], killed: ServeRecord | None
 ) -> ExitCode:
@@ -125,6 +134,7 @@ def _run(
     write_record(settings.data_dir, record)
     banner.begin(
         version=installed_version(),
+        page=record.base_url,
         data_dir=settings.data_dir,
         log_url=without_password(settings.log_url),
         database=f"SQLite {sqlite_version()}" if is_sqlite(settings.log_url) else "PostgreSQL",
@@ -158,7 +168,10 @@ def _output(settings: Settings) -> PartOutput:
     show = _console_line(coloured=on_terminal) if is_console else _as_it_is
     files = LineWriter(LogFiles(settings.logs_dir))
     add_json_lines("serve", files.put)
-    return PartOutput(LineWriter(error_stream()), show, files=files)
+    terminal = LineWriter(error_stream())
+    if on_terminal and sys.stdout.isatty():
+        terminal.hold()  # no log line stands inside the block of the start
+    return PartOutput(terminal, show, files=files)
 
 
 def error_stream() -> LineStream:

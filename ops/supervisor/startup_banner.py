@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,7 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ops.clients.claude_code import ServedModel
-from ops.clients.set_up import claude_code_lines, curl_lines
+from ops.clients.set_up import curl_line
 from ops.terminal_text import visible_line
 
 #: A model that is on this disk has come up by then.
@@ -25,9 +30,12 @@ class StartupBanner:
     def __init__(self, console: Console) -> None:
         self._console = console
 
-    def begin(self, *, version: str, data_dir: Path, log_url: str, database: str) -> None:
-        """Print version, data directory and log."""
+    def begin(
+        self, *, version: str, page: str, data_dir: Path, log_url: str, database: str
+    ) -> None:
+        """Print version, the page's address, data directory and log."""
         self._print(f"[bold]semantic[/] {escape(visible_line(version))}", highlight=False)
+        self._row("page", page)
         self._row("data", str(data_dir))
         self._row("log", f"{log_url} · {database}")
 
@@ -60,10 +68,7 @@ class StartupBanner:
         self._row("model", model.id + length)
         self._print(f"[bold green]ready[/] in {seconds:.1f} s\n", highlight=False)
         # Lines to paste must not be wrapped, coloured or shortened.
-        for line in claude_code_lines(base_url, model, keyed=keyed):
-            self._print(visible_line(line), soft_wrap=True, markup=False, highlight=False)
-        self._print()
-        for line in curl_lines(base_url, model.id, keyed=keyed):
+        for line in _next_lines(base_url, model, keyed=keyed):
             self._print(visible_line(line), soft_wrap=True, markup=False, highlight=False)
         self._print("\nCtrl-C stops everything.")
 
@@ -84,6 +89,22 @@ class StartupBanner:
         self._print(
             f"  [dim]{name:<7}[/] {visible_line(escape(text))}", soft_wrap=True, highlight=False
         )
+
+
+def _next_lines(base_url: str, model: ServedModel, *, keyed: bool) -> Iterator[str]:
+    command = _own_command()
+    yield f"In a browser:  {base_url}"
+    yield f'In a terminal: {command} run "Hello!"'
+    yield f"Claude Code:   {command} launch claude"
+    yield ""
+    yield curl_line(base_url, model.id, keyed=keyed)
+
+
+def _own_command() -> str:
+    """Return how a shell in this directory starts this command."""
+    if shutil.which("semantic") is not None:
+        return "semantic"
+    return shlex.quote(os.path.relpath(sys.argv[0]))
 
 
 def without_password(url: str) -> str:

@@ -140,6 +140,7 @@ class Supervisor:
         """Begin the shutdown; the first reason counts."""
         if not self._ended.is_set():
             self._exit_code = code
+            self._output.writer.release()
             self._ended.set()
 
     def _on_signal(self, number: int) -> None:
@@ -186,6 +187,7 @@ class Supervisor:
             time.monotonic() - began,
             keyed=bool(self._settings.server.api_keys),
         )
+        self._output.writer.release()
 
     async def _take_over(self) -> None:
         """Import beside the parts of a killed service, which serve meanwhile, and end them then."""

@@ -11,8 +11,8 @@ from api.dialects.jobs.bodies import JobCache, OptionsBody, PromptBody
 from api.dialects.openai_chat.bodies import FunctionTool
 from api.http.bodies import (
     Items,
+    NativeBody,
     Pairs,
-    RequestBody,
     Unsupported,
     whole,
 )
@@ -54,7 +54,7 @@ class TurnBody(PromptBody):
     stream: bool | None = None
 
 
-class ForkBody(RequestBody):
+class ForkBody(NativeBody):
     """The body of ``POST /v1/agents/{agent_id}/fork``; ``from_turn`` defaults to the latest."""
 
     from_turn: TurnNumber | None = None

@@ -20,7 +20,7 @@ from api.http.bodies import (
     Items,
     MaxTokens,
     Name,
-    RequestBody,
+    NativeBody,
     SamplingBody,
     Seed,
     StartAfter,
@@ -68,7 +68,7 @@ _ONE_OF_BOTH: JsonDict = {
 }
 
 
-class OptionsBody(SamplingBody):
+class OptionsBody(SamplingBody, NativeBody):
     """Options of a generation."""
 
     model: Name | None = None
@@ -103,10 +103,8 @@ class PromptBody(OptionsBody):
         return self
 
 
-class UniqueBody(RequestBody):
+class UniqueBody(NativeBody):
     """What makes a job the only one of its kind; ``for`` is seconds or a text such as ``1h``."""
-
-    model_config = ConfigDict(extra="forbid")
 
     by: Annotated[Items[UniqueFact], Field(min_length=1, max_length=8)]
     period: Annotated[WithinS | Annotated[str, Field(pattern=PERIOD_PATTERN)], Field(alias="for")]
@@ -127,7 +125,7 @@ AfterName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 AFTER_MAX = 100
 
 
-class AfterBody(RequestBody):
+class AfterBody(NativeBody):
     """An earlier job, and how it must have ended."""
 
     job: JobName
@@ -162,20 +160,18 @@ class JobBody(PromptBody):
     agent_id: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
 
 
-class ForkSampling(SamplingBody):
+class ForkSampling(SamplingBody, NativeBody):
     """How the tokens after the fork are drawn, where that differs from the parent."""
 
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     seed: Seed | None = None
 
 
-class JobForkBody(RequestBody):
+class JobForkBody(NativeBody):
     """The body of ``POST /v1/jobs/{job_id}/fork``: the answer goes on after ``at`` tokens.
 
     ``max_tokens`` counts the whole answer. ``model`` can only be another one where ``at`` is 0.
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     at: Annotated[int, Field(ge=0, le=MAX_TOKENS_CEILING), BeforeValidator(whole)]
     model: Name | None = None
@@ -187,10 +183,8 @@ class JobForkBody(RequestBody):
 BULK_MAX = 500
 
 
-class JobFilterBody(RequestBody):
+class JobFilterBody(NativeBody):
     """Which jobs are meant; at least one field. The words are those of the filters of the list."""
-
-    model_config = ConfigDict(extra="forbid")
 
     status: Literal["queued", "running", "failed", "cancelled", "expired"] | None = None
     agent_id: Name | None = None
@@ -208,10 +202,8 @@ class JobFilterBody(RequestBody):
         return self
 
 
-class BulkBody(RequestBody):
+class BulkBody(NativeBody):
     """The body of ``POST /v1/jobs:cancel`` and ``POST /v1/jobs:retry``."""
-
-    model_config = ConfigDict(extra="forbid")
 
     filter: JobFilterBody
     dry_run: bool = False

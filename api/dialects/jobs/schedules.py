@@ -14,7 +14,7 @@ from api.dialects.encoding import Deleted, deleted_reply, shown
 from api.dialects.generate import MODEL_UNKNOWN
 from api.dialects.jobs import wire as native
 from api.dialects.jobs.bodies import JobBody
-from api.http.bodies import RequestBody, load_json, parse_body
+from api.http.bodies import NativeBody, load_json, parse_body
 from api.http.messages import Caller, Reply, Request
 from api.http.operation import Operation, path
 from api.submit import accept_job, bound_model
@@ -36,7 +36,7 @@ _SCHEDULE_ID: Final = path(
 )
 
 
-class ScheduleBody(RequestBody):
+class ScheduleBody(NativeBody):
     """The body of ``POST /v1/schedules``.
 
     ``missed``: whether the latest of the instants that were missed gets a job (``once``) or none

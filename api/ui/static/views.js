@@ -11,6 +11,7 @@ export const VIEWS = [
   { name: "batches", title: "Batches", hint: "Batches and their progress", load: () => import("./views/batches.js") },
   { name: "schedules", title: "Schedules", hint: "Jobs that come again, and what they missed", load: () => import("./views/schedules.js") },
   { name: "webhooks", title: "Webhooks", hint: "Deliveries of webhooks", load: () => import("./views/webhooks.js") },
+  { name: "models", title: "Models", hint: "What fits this machine: download and load", load: () => import("./views/models.js") },
   { name: "setup", title: "Set up", hint: "Lines to paste into clients", load: () => import("./views/setup.js") },
 ];
 

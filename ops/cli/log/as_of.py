@@ -52,9 +52,9 @@ def print_past_status(as_of: str, *, as_json: bool, data_dir: Path | None) -> No
 
 
 def print_past_jobs(
-    as_of: str, wanted: JobFilter, *, limit: int, as_json: bool, data_dir: Path | None
+    as_of: str | None, wanted: JobFilter, *, limit: int, as_json: bool, data_dir: Path | None
 ) -> None:
-    """Print the newest jobs as of a position."""
+    """Print the newest jobs as of a position, or of now."""
     past = _past(as_of, data_dir)
     jobs = [job for job in past.jobs if wanted.fits(job)]
     if as_json:
@@ -79,8 +79,8 @@ def print_past_jobs(
         echo("there are older ones: raise --limit", err=True)
 
 
-def print_past_job(job_id: str, as_of: str, *, as_json: bool, data_dir: Path | None) -> None:
-    """Print one job as of that position, without its answer."""
+def print_past_job(job_id: str, as_of: str | None, *, as_json: bool, data_dir: Path | None) -> None:
+    """Print one job as of that position, or of now, without its answer."""
     past = _past(as_of, data_dir)
     job = next((job for job in past.jobs if job.id == job_id), None)
     if job is None:
@@ -109,7 +109,7 @@ def _as_of(past: JobsAsOf) -> dict[str, Any]:
     return {"as_of": {"at": past.at, **asdict(past.head)}}
 
 
-def _past(as_of: str, data_dir: Path | None) -> JobsAsOf:
+def _past(as_of: str | None, data_dir: Path | None) -> JobsAsOf:
     from domain.audit.replay import fold_jobs_as_of  # noqa: PLC0415 - most commands ask the service
 
     return folded(fold_jobs_as_of, as_of, data_dir)

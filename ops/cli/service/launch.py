@@ -6,16 +6,18 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
-from ops.cli.client import access_or_exit, service
+from ops.cli.client import access_or_exit, client_of, service
 from ops.cli.options import DataDir, fail
 from ops.cli.output import echo
+from ops.cli.progress import start_watch, status_line
 from ops.clients import claude_code
 from ops.clients.agents import AGENTS, Start, paste_lines, start_of
 from ops.clients.claude_code import KEY_VARIABLE, UNSET, ServedModel
+from ops.clients.http_client import HttpClient
 from ops.clients.set_up import claude_code_lines
 from ops.data_dir.permissions import make_directory, replace_file
 from ops.exit_codes import ExitCode
@@ -62,7 +64,8 @@ def launch(
         fail(f"there is no program {absent}; install it: {AGENTS[name].install}", ExitCode.FAILED)
     if name == "claude":
         variables = claude_code.environment(base_url, models[0])
-        words = claude_code.arguments(context.args, variables, models[0])
+        further = _watched(client_of(access), access.data_dir, context.args)
+        words = claude_code.arguments(context.args, variables, models[0], further)
         inherited = {one: value for one, value in os.environ.items() if one not in UNSET}
         secret = {} if key is None else claude_code.key_variable(key, inherited)
         start = Start(found, inherited | variables | secret, words)
@@ -75,6 +78,28 @@ def launch(
     _become(start)
 
 
+def _watched(client: HttpClient, data_dir: Path, given: list[str]) -> dict[str, Any]:
+    """Show how far prompts are read while Claude Code shows nothing; return its further settings.
+
+    With ``-p`` a line of stderr does, else the status line, where the user has none.
+    """
+    has_screen = claude_code.has_screen(given)
+    if not claude_code.starts_session(given) or not sys.stderr.isatty():
+        return {}
+    if not has_screen:
+        start_watch(client, None)
+        return {}
+    if claude_code.has_status_line(Path.home(), Path.cwd()):
+        return {}
+    line = (data_dir / _DIRECTORY / f"claude-{os.getpid()}.txt").absolute()
+    try:
+        make_directory(line.parent)
+    except OSError:  # the session starts without it
+        return {}
+    start_watch(client, line)
+    return {"statusLine": status_line(line)}
+
+
 def _printed(
     name: str,
     base_url: str,
@@ -85,7 +110,7 @@ def _printed(
     keyed: bool,
 ) -> list[str]:
     if name == "claude":
-        return list(claude_code_lines(base_url, models[0], keyed=keyed))[1:]
+        return list(claude_code_lines(base_url, models[0], keyed=keyed))
     key = KEY_VARIABLE if keyed else None
     start = start_of(name, base_url, models, key=key, directory=directory, given=given)
     return list(paste_lines(start))

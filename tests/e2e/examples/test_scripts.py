@@ -21,7 +21,7 @@ WEBHOOKS = with_constants(
     {"SEMANTIC_WEBHOOKS__ALLOW_HOSTS": '["127.0.0.1"]'},
     {"domain.webhook.delivery.SCHEDULE_S": [1.0]},
 )
-#: A valid secret of the form that ``semantic webhooks secret`` prints.
+#: A valid secret of the form that ``semantic webhooks ls --secret`` prints.
 SECRET = "whsec_" + "c2VtYW50aWMtZXhhbXBsZS1zZWNyZXQtMzItYnl0ZXM="
 
 

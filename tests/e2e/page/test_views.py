@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,14 @@ def test_texts_are_hidden_until_the_reader_asks_and_are_never_markup(
     browser.see("10 11 12 13", ".texts")
     browser.click(".job-text label")
     browser.wait(lambda: browser.find(".texts") == [], "no text")
+
+
+def test_a_running_job_shows_its_tokens_so_far(browser: Browser, jobs: Jobs) -> None:
+    job_id = jobs.submit("Go on.")
+    browser.open(f"jobs/{job_id}")
+    browser.wait(
+        lambda: re.search(r"Answer\s+[1-9][\d,]* tokens", browser.text(".facts")), "its tokens"
+    )
 
 
 def test_bars_name_the_phases_of_a_job(browser: Browser, jobs: Jobs) -> None:

@@ -35,6 +35,7 @@ REFUSALS = {
     "generateTurn": "the first message must not be an answer",
     "forkAgent": "the turn must exist",
     "forkJob": "the answer must have the token, and its model the rest",
+    "pullModel": "the name must be an id of the hub",
     "tuneEngine": "a value must be named",
     "ollamaChat": "top_logprobs needs logprobs, and images have a known format",
     "ollamaGenerate": "raw and suffix exclude system, format and think",
@@ -96,6 +97,8 @@ def test_schemathesis_finds_no_failure(
         SEMANTIC_MODEL__CONTEXT_LENGTH="4096",
         # Few random names are those of models.
         SEMANTIC_MODELS__FOLLOW='["*"]',
+        # No download begins, wherever the test runs.
+        HF_ENDPOINT="http://127.0.0.1:9",
     )
     done = subprocess.run(
         [

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from domain.model.suggested import SUGGESTED
 from tests.support.polling import scaled, wait_until
 from tests.support.processes.local_hub import COMMIT, Hub, local_hub
 
@@ -151,6 +152,29 @@ def test_a_damaged_file_never_becomes_a_model(shell: Shell, hub: Hub) -> None:
     assert (code, "model.safetensors arrived damaged" in err) == (1, True)
     assert shell.incomplete() == []
     assert "org/Coder" not in shell.states()
+
+
+def test_a_plan_of_a_model_that_is_nowhere_ends_after_one_question(shell: Shell, hub: Hub) -> None:
+    code, _, err = shell.run("plan", "org/None")
+    assert (code, "org/None is not on this machine, and the hub has no such model" in err) == (
+        78,
+        True,
+    )
+    assert hub.requested == ["GET /api/models/org/None"]
+
+
+def test_suggestions_need_no_hub_and_know_what_is_here(shell: Shell, hub: Hub) -> None:
+    hub.models[SUGGESTED[0].hub_id] = hub.models["org/Coder"]
+    assert shell.run("pull", SUGGESTED[0].hub_id)[0] == 0
+    asked = len(hub.requested)
+    code, out, _ = shell.run("suggest", "--memory", "16GB", "--json")
+    found = json.loads(out)
+    assert (code, len(hub.requested)) == (0, asked)
+    assert [one["is_here"] for one in found["data"]] == [True] + [False] * (len(SUGGESTED) - 1)
+    assert [one["contexts"] for one in found["data"]][:3] == [5, 5, 0]
+    code, out, _ = shell.run("suggest", "--memory", "16GB")
+    assert (code, "does not fit" in out, "of 17.2 GB usable" in out) == (0, True, True)
+    assert shell.run("suggest", "--memory", "much")[0] == 2
 
 
 def test_what_cannot_be_downloaded_is_said_in_one_line(shell: Shell, hub: Hub) -> None:

@@ -69,5 +69,19 @@ def test_a_job_that_is_not_in_the_log_has_no_story(directory: Path, job: str) ->
     assert f"job {job} is not in the log" in result.stderr
 
 
+def test_without_a_service_jobs_are_read_from_the_log(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEMANTIC_SERVER__PORT", "9")
+    shown = _run(directory, "job-1")
+    assert shown.exit_code == 0, shown.output
+    assert ["status", "completed"] in [line.split() for line in shown.stdout.splitlines()]
+    assert "no service answers at http://127.0.0.1:9" in shown.stderr
+    listing = ["jobs", "ls", "--data-dir", str(directory)]
+    listed = CliRunner().invoke(build_app(), listing)
+    assert listed.exit_code == 0, listed.output
+    assert listed.stdout.splitlines()[1].startswith("job-1")
+
+
 def test_without_a_log_there_is_no_story(tmp_path: Path) -> None:
     assert _run(tmp_path, "job-1", "--story").exit_code == 1

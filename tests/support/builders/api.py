@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, unquote
 
 from api.access.limits import BatchLimits, JobLimits
 from api.app import App, MetricPorts
@@ -185,7 +185,7 @@ class FakeApi:
             base,
             method=method,
             path=path,
-            params=params,
+            params={name: unquote(value) for name, value in params.items()},
             query=parse_qs(query, keep_blank_values=True),
             headers=headers or {},
             body=content,

@@ -12,7 +12,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 COMMIT = "d" * 40
 #: Size from which the hub stores a file by content.
@@ -72,7 +72,11 @@ class _Handler(BaseHTTPRequestHandler):
         path = unquote(urlsplit(self.path).path)
         self.hub.requested.append(f"{self.command} {path}")
         parts = path.strip("/").split("/")
-        if parts[:2] == ["api", "models"]:
+        if parts == ["api", "models"]:
+            words = parse_qs(urlsplit(self.path).query).get("search", [""])[0].lower()
+            found = [name for name in self.hub.models if words in name.lower()]
+            self._json([{"id": name, "downloads": 7} for name in found])
+        elif parts[:2] == ["api", "models"]:
             self._api("/".join(parts[2:4]), parts[4:])
         elif len(parts) > 4 and parts[2] == "resolve":
             self._file("/".join(parts[:2]), parts[3], "/".join(parts[4:]))

@@ -46,6 +46,20 @@ OVERVIEW: dict[str, Any] = {
         "cached_share": None,
     },
     "memory": {"weights": 10**9, "live": 2 * 10**9, "kept": 10**9, "ceiling": 8 * 10**9},
+    "running": [
+        {
+            "phase": "prefill",
+            "read_tokens": 12_000,
+            "prompt_tokens": 27_000,
+            "generated_tokens": 0,
+            "tokens_per_s": None,
+        },
+    ],
+}
+#: What ``semantic launch`` reads of the reply of ``/admin/models``.
+MODELS: dict[str, Any] = {
+    "follow": [],
+    "data": [{"name": "stand-in", "kind": "chat", "context_length": 131_072}],
 }
 
 _ACTIVITY = {
@@ -162,7 +176,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._json(202, self._api.job("queued"))
 
     def do_GET(self) -> None:
-        fixed = {"/health/ready": _HEALTH, "/admin/status": STATUS, "/admin/overview": OVERVIEW}
+        fixed = {
+            "/health/ready": _HEALTH,
+            "/admin/status": STATUS,
+            "/admin/overview": OVERVIEW,
+            "/admin/models": MODELS,
+        }
         if self.path in fixed:
             self._json(200, fixed[self.path])
         elif self.path == "/v1/jobs/job-1/stream":

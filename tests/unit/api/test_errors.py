@@ -1,12 +1,21 @@
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 
-from api.errors import TransportError, dialect_of, error_reply, error_type, status_of
+from api.errors import (
+    TransportError,
+    dialect_of,
+    dialects_of_path,
+    error_reply,
+    error_type,
+    status_of,
+)
 from api.http.messages import Dialect
+from api.operations import OPERATIONS, RouteTable, routes
 from domain.chat.embedding import TextTooLong
 from domain.errors import (
     AgentExists,
@@ -64,6 +73,7 @@ from domain.errors import (
     WorkerNotFound,
 )
 from domain.log.checkpoints import ForgedCheckpoint
+from tests.support.builders.api import fake_api
 
 EVERY_ERROR: list[tuple[SemanticError, int]] = [
     (InvalidRequest("no", field="messages.0.role"), 400),
@@ -260,7 +270,9 @@ def test_each_status_has_its_type_in_both_dialects(
     [
         ("/v1/messages", {}, Dialect.ANTHROPIC),
         ("/v1/messages/count_tokens", {}, Dialect.ANTHROPIC),
-        ("/v1/messagesx", {}, Dialect.NATIVE),
+        ("/v1/messagesx", {}, Dialect.OPENAI),
+        ("/v1/assistants", {}, Dialect.OPENAI),
+        ("/v1/organizations", {"anthropic-version": "2023-06-01"}, Dialect.ANTHROPIC),
         ("/v1/chat/completions", {}, Dialect.OPENAI),
         ("/v1/responses/resp_1", {}, Dialect.OPENAI),
         ("/v1/models", {}, Dialect.OPENAI),
@@ -273,3 +285,29 @@ def test_dialect_follows_path_and_version_header(
     path: str, headers: dict[str, str], dialect: Dialect
 ) -> None:
     assert dialect_of(path, headers) is dialect
+
+
+def test_only_the_models_have_operations_below_v1_with_two_error_formats() -> None:
+    shared = {one.path for one in OPERATIONS if len(dialects_of_path(one.path)) > 1}
+    assert {"/".join(path.split("/")[:3]) for path in shared} == {"/v1/models"}
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/v1/chat/completion", "did you mean /v1/chat/completions?"),
+        ("/chat/completions", "did you mean /v1/chat/completions?"),
+        ("/v1/v1/messages", "did you mean /v1/messages?"),
+        ("/api/nothing-like-it", "of Ollama's API use /api/chat"),
+        ("/%2E%2E/secret", "all paths stand in /openapi.json"),
+    ],
+)
+def test_an_unknown_path_names_the_one_that_may_be_meant(path: str, words: str) -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            with pytest.raises(TransportError) as absent:
+                RouteTable(routes(api.app)).unrouted("POST", path)
+            assert absent.value.status == 404
+            assert words in absent.value.message
+
+    asyncio.run(scenario())

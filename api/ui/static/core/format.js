@@ -71,5 +71,18 @@ export function ago(at, now = Date.now()) {
   return passed < 86_400 ? `${Math.floor(passed / 3600)} h ago` : `${Math.floor(passed / 86_400)} d ago`;
 }
 
-/** The end of an id, which differs between ids of the same minute. */
-export const shortId = (id) => (id.length > 14 ? id.slice(-6) : id);
+/** The estimated rest of a job: "3.0 s", or "3.0 s – 40.0 s" where the answer may be much longer. */
+export function rest(usual, most) {
+  if (absent(usual) || absent(most) || most <= 1.5 * usual) return seconds(usual);
+  return `${seconds(usual)} – ${seconds(most)}`;
+}
+
+/** The id of a line of a batch ends in its number, eight hex digits. */
+const LINE = /^job-[0-9a-f]{20}([0-9a-f]{4})(0000[0-9a-f]{4})$/;
+
+/** The part of an id that differs between ids of the same minute: its end; "1a2b·7" for line 7 of a batch. */
+export function shortId(id) {
+  const line = LINE.exec(id);
+  if (line) return `${line[1]}·${Number.parseInt(line[2], 16)}`;
+  return id.length > 14 ? id.slice(-6) : id;
+}

@@ -3,9 +3,11 @@ import { html, useEffect, useMemo, useRef, useState } from "../core/preact.js";
 import { cssColor, onColors } from "../core/theme.js";
 import uPlot from "../vendor/uplot.js";
 
-const HEIGHT_PX = 72;
+const HEIGHT_PX = 88;
 /** Few values are drawn as columns: each of them is a mean over its step. */
 const COLUMNS_MAX = 30;
+/** Steps between two times below a chart. */
+const TIME_STEPS_S = [60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600];
 
 /**
  * Props: `label`, `value` (the figure of now), `format`, `tone` (a CSS variable), `times` (seconds
@@ -64,6 +66,21 @@ export function Chart({ label, value, format, tone, times, values, span, top = n
     </figure>`;
 }
 
+const clockTime = (at) => new Date(at * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
+
+/** The next round number: the top of a scale. */
+function roundTop(value) {
+  if (value <= 1) return 1;
+  const unit = 10 ** Math.floor(Math.log10(value));
+  return unit * [1, 2, 4, 6, 8, 10].find((one) => one * unit >= value);
+}
+
+/** The marks of a scale, no two of which have the same text. */
+function marks(high, format) {
+  const middle = format(high / 2);
+  return middle === format(0) || middle === format(high) ? [0, high] : [0, high / 2, high];
+}
+
 function options(place, tone, format, columns, top, setAt) {
   const color = cssColor(tone);
   const line = cssColor("--line");
@@ -76,10 +93,20 @@ function options(place, tone, format, columns, top, setAt) {
     hooks: { setCursor: [(one) => setAt(one.cursor.idx ?? null)] },
     scales: {
       x: { time: true },
-      y: { range: (_, low, high) => [0, top ?? Math.max(1, (high ?? 1) * 1.1)] },
+      y: { range: (_, low, high) => [0, top ?? roundTop(high ?? 1)] },
     },
     axes: [
-      { show: false },
+      {
+        size: 16,
+        gap: 2,
+        space: 56,
+        font: `10px ${cssColor("--sans")}`,
+        stroke: cssColor("--muted"),
+        grid: { show: false },
+        ticks: { show: false },
+        incrs: TIME_STEPS_S,
+        values: (_, splits) => splits.map(clockTime),
+      },
       {
         size: 44,
         gap: 4,
@@ -87,7 +114,7 @@ function options(place, tone, format, columns, top, setAt) {
         stroke: cssColor("--muted"),
         grid: { stroke: line, width: 1 },
         ticks: { show: false },
-        splits: (_, axis, low, high) => [0, high / 2, high].slice(0, high > 0 ? 3 : 1),
+        splits: (_, axis, low, high) => marks(high, format),
         values: (_, splits) => splits.map((one) => format(one)),
       },
     ],

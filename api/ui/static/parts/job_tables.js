@@ -1,7 +1,7 @@
 // Running, waiting and finished jobs of the overview.
 import { cancelJob } from "../core/actions.js";
 import { causeText, reasonText } from "../core/causes.js";
-import { ago, count, duration, percent, rate, seconds, share, short, shortId } from "../core/format.js";
+import { ago, count, duration, percent, rate, rest, seconds, share, short, shortId } from "../core/format.js";
 import { go, link } from "../core/hash.js";
 import { shortened } from "../core/plain_text.js";
 import { html } from "../core/preact.js";
@@ -43,7 +43,7 @@ const RUNNING = [
   { name: "cached", title: "Cached", width: "4rem", numeric: true, narrow: false, cell: (row) => percent(share(row.cached_tokens, row.prompt_tokens)) },
   { name: "tokens", title: "Tokens", width: "4rem", numeric: true, narrow: false, cell: (row) => count(row.generated_tokens) },
   { name: "rate", title: "tok/s", width: "3.5rem", numeric: true, narrow: false, cell: (row) => rate(row.tokens_per_s) },
-  { name: "eta", title: "Ends in", width: "5rem", numeric: true, narrow: false, cell: (row) => seconds(row.eta_s) },
+  { name: "eta", title: "Ends in", width: "8rem", numeric: true, narrow: false, cell: (row) => rest(row.eta_s, row.eta_most_s) },
   CANCEL,
 ];
 
@@ -84,7 +84,7 @@ function Table({ title, rows, total, columns, minWidth, empty }) {
 }
 
 export const Running = ({ rows, total }) =>
-  html`<${Table} title="Running" rows=${rows} total=${total} columns=${RUNNING} minWidth="52rem" empty="No job runs." />`;
+  html`<${Table} title="Running" rows=${rows} total=${total} columns=${RUNNING} minWidth="55rem" empty="No job runs." />`;
 
 export const Waiting = ({ rows, total }) =>
   html`<${Table} title="Waiting" rows=${rows} total=${total} columns=${WAITING} minWidth="33rem" empty="No job waits." />`;

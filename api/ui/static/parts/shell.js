@@ -30,7 +30,7 @@ export function Shell() {
     <header class="bar">
       <a class="brand" href=${link("")}>semantic</a>
       <nav aria-label="Views">
-        ${VIEWS.map((one, index) => html`<a key=${one.name} href=${link(one.name)} title=${`${one.hint} (${index + 1})`}
+        ${VIEWS.map((one, index) => html`<a key=${one.name} href=${link(one.name)} title=${`${one.hint} (${(index + 1) % 10})`}
           aria-current=${one === view ? "page" : undefined}>${one.title}</a>`)}
       </nav>
       <${Connection} />
@@ -89,7 +89,7 @@ function useNumberKeys() {
   useEffect(() => {
     const onKey = (event) => {
       if (event.altKey || event.ctrlKey || event.metaKey || event.target.closest("input, textarea, select")) return;
-      const view = VIEWS[Number(event.key) - 1];
+      const view = /^[0-9]$/.test(event.key) && VIEWS[(Number(event.key) + 9) % 10];
       if (view) location.hash = link(view.name);
     };
     addEventListener("keydown", onKey);

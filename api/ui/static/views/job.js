@@ -1,6 +1,6 @@
 // One job: where its time went, why the cache missed, its events and, on request, its texts.
 import { cancelJob, retryJob } from "../core/actions.js";
-import { clock, count, duration, percent, rate, seconds, share } from "../core/format.js";
+import { clock, count, duration, percent, rate, rest, share } from "../core/format.js";
 import { link } from "../core/hash.js";
 import { shortened } from "../core/plain_text.js";
 import { html, useEffect, useState } from "../core/preact.js";
@@ -28,9 +28,12 @@ export function Job({ id }) {
     job.reload();
     timeline.reload();
   });
+  // Of the overview; jobs beyond its first rows have none.
+  const live = useOverview((now) => now?.running.find((row) => row.job === id) ?? null);
   if (!job.data) return html`<${Failure} error=${job.error} />`;
   const one = job.data;
   const ended = ENDED.has(one.status);
+  const row = ended ? null : live;
   return html`
     <p class="crumbs"><a href=${link("jobs")}>Jobs</a></p>
     <div class="job">
@@ -43,10 +46,10 @@ export function Job({ id }) {
           ${RETRIED.has(one.status) && html`<${ConfirmButton} label="Retry" confirm="Run it again?" name="this job" action=${() => retryJob(id)} />`}
         </span>
       </header>
-      ${!ended && html`<${Live} id=${id} />`}
+      ${row && html`<${Live} row=${row} />`}
       <${Failure} error=${job.error} />
       ${one.error && html`<p class="failure"><b>${one.error.code}</b> ${one.error.message}</p>`}
-      <${Facts} job=${one} />
+      <${Facts} job=${one} row=${row} ended=${ended} />
       <${Timeline} timeline=${timeline.data} error=${timeline.error} cached=${one.usage.cached_tokens} />
       <${CacheStory} cache=${one.cache} />
       <${JobText} job=${one} ended=${ended} />
@@ -56,16 +59,19 @@ export function Job({ id }) {
     </div>`;
 }
 
-/** What a running job does now, from the overview; those beyond its first rows have none. */
-function Live({ id }) {
-  const row = useOverview((now) => now?.running.find((one) => one.job === id) ?? null);
-  if (!row) return null;
-  const figures = [`${count(row.generated_tokens)} tokens`, `${rate(row.tokens_per_s)} tok/s`, `ends in ${seconds(row.eta_s)}`];
+/** What a running job does now. */
+function Live({ row }) {
+  const read = row.phase === "decode" ? [] : [`${count(row.read_tokens)} of ${count(row.prompt_tokens)} tokens read`];
+  const written = [`${count(row.generated_tokens)} tokens`, `${rate(row.tokens_per_s)} tok/s`];
+  const figures = [...(read.length ? read : written), `ends in ${rest(row.eta_s, row.eta_most_s)}`];
   return html`<div class="panel live">${phaseCell(row)}<span class="muted">${figures.join(" · ")}</span></div>`;
 }
 
-function Facts({ job }) {
-  const { usage, timings } = job;
+/** The sums of a job are recorded at its end; before it `row` has those of now. */
+function Facts({ job, row, ended }) {
+  const { timings } = job;
+  const now = { prompt_tokens: row?.prompt_tokens, cached_tokens: row?.cached_tokens, completion_tokens: row?.generated_tokens };
+  const usage = ended || job.usage.completion_tokens > 0 ? job.usage : now;
   const spent = timings.decode_ms / 1000;
   const facts = [
     ["Agent", job.agent_id ? html`<a href=${link("agents", [job.agent_id])}>${shortened(job.agent_id)}</a>` : "–"],

@@ -287,6 +287,18 @@ def test_the_command_replays_beside_a_worker_and_writes_nothing(
     assert written <= {"worker.lock", "digests.json"}
 
 
+@pytest.mark.usefixtures("world")
+def test_a_job_that_is_not_in_the_log_needs_no_model(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("ops.cli.replay.LineChild")
+    result = _run(directory, "x")
+    assert (result.exit_code, result.stderr) == (
+        3,
+        "x cannot be replayed: job x is not in the log\n",
+    )
+
+
 def test_many_are_told_in_a_table_and_as_json(directory: Path, tmp_path: Path) -> None:
     with ReplayWorld(tmp_path, str(directory / "tiny")) as world:
         jobs = world.run(*[ask(f"number {number}", max_tokens=4) for number in range(3)])
@@ -310,14 +322,13 @@ def test_what_cannot_be_replayed_has_an_exit_code_of_its_own(
     assert _run(directory).exit_code == 2
 
 
-@pytest.mark.usefixtures("world")
 def test_a_process_that_dies_before_it_reads_the_jobs_is_an_error(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
+    directory: Path, sampled: JobId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dead = (sys.executable, "-c", "")
     monkeypatch.setattr(replay, "module_argv", lambda _: dead)
     # More than the pipe holds, so that the command still writes when the process ends.
-    result = _run(directory, *(f"job-{number}" for number in range(20_000)))
+    result = _run(directory, sampled, *(f"job-{number}" for number in range(20_000)))
     assert result.exit_code == 3, result.output
     assert "the replay ended early, with exit code 0" in result.stderr
 

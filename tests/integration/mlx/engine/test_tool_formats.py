@@ -10,6 +10,7 @@ import pytest
 from mlx_lm.utils import load_tokenizer
 
 from domain.chat.request import ChatRequest, Message, ToolCall, ToolChoice
+from domain.errors import InvalidRequest
 from domain.values import SamplingWish
 from tests.support.models.tiny_models import make_tiny_llama
 from worker.engine.mlx.model.tool_families import tool_format_of
@@ -152,10 +153,16 @@ def test_reasoning_that_the_template_opens_is_closed_before_a_call_that_must_be_
     assert said.endswith(f"<think>\n\n</think>\n\n{rendered.opened}")
 
 
-def test_model_without_tools_reads_and_opens_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize("choice", [ToolChoice(mode="any"), ToolChoice(mode="tool", name="Bash")])
+def test_model_without_tools_opens_none_and_none_can_be_demanded(
+    tmp_path: Path, choice: ToolChoice
+) -> None:
     renderer, tool_format, _ = _renderer(tmp_path, "none")
     assert tool_format is None
-    assert renderer.render(_ask(choice=ToolChoice(mode="any"))).opened == ""
+    assert renderer.render(_ask()).opened == ""
+    with pytest.raises(InvalidRequest, match="has no form for tool calls") as refused:
+        renderer.render(_ask(choice=choice))
+    assert refused.value.field == "tool_choice"
 
 
 def test_echoed_call_is_rendered_as_the_family_writes_it(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -108,6 +110,13 @@ def test_life_is_told_without_a_key(method: str, target: str) -> None:
     assert access(api_keys=[KEY]).admit(method, target, HOST).caller.name == ""
 
 
+def test_a_browser_is_led_to_the_page_without_a_key() -> None:
+    headers = HOST | {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    assert access(api_keys=[KEY]).admit("GET", "/", headers).caller.name == ""
+    refusal(access(api_keys=[KEY]), headers, "POST", "/")
+    refusal(access(api_keys=[KEY]), headers, "GET", "/v1/models")
+
+
 @pytest.mark.parametrize(
     ("method", "target"),
     [
@@ -155,6 +164,15 @@ def test_a_stranger_s_name_is_refused_on_every_route(host: str, target: str) -> 
     error = refusal(access(), {"host": host}, "GET", target)
     assert error.code == "host_not_allowed"
     assert "server.allowed_hosts" in error.message
+
+
+@pytest.mark.parametrize("name", ["host.docker.internal", "mac.local", "192.168.1.7"])
+def test_a_refused_name_comes_with_the_setting_that_allows_it(name: str) -> None:
+    refused = refusal(access(), {"host": f"{name}:8000"}, "GET", "/v1/models").message
+    found = re.search(r"SEMANTIC_SERVER__ALLOWED_HOSTS='(.*)'$", refused)
+    assert found is not None, refused
+    assert f"server.allowed_hosts = {found[1]}" in refused
+    access(allowed_hosts=json.loads(found[1])).admit("GET", "/", {"host": f"{name}:8000"})
 
 
 def test_an_absolute_target_names_the_host_that_counts() -> None:

@@ -8,9 +8,58 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from api.dialects.agents.bodies import AgentBody, TurnBody
+from api.dialects.jobs.bodies import JobBody, JobForkBody
 from api.http import bodies as json_body
-from api.http.bodies import BATCH, NESTING_MAX, REQUEST, JsonBounds, load_json
+from api.http.bodies import (
+    BATCH,
+    NESTING_MAX,
+    REQUEST,
+    JsonBounds,
+    RequestBody,
+    load_json,
+    parse_body,
+)
 from domain.errors import InvalidRequest
+
+
+@pytest.mark.parametrize(
+    ("model", "body", "field", "nearest"),
+    [
+        (JobBody, {"prompt": "x", "agent": "a"}, "agent", "agent_id"),
+        (JobBody, {"prompts": "x"}, "prompts", "prompt"),
+        (JobBody, {"prompt": "x", "webhook": {"url": "u", "uri": "u"}}, "webhook.uri", "url"),
+        (JobBody, {"prompt": "x", "unique": {"by": ["prompt"], "fort": 1}}, "unique.fort", "for"),
+        (
+            JobBody,
+            {"prompt": "x", "after": [{"job": "job-" + "0" * 32, "conditions": "ended"}]},
+            "after.0.conditions",
+            "condition",
+        ),
+        (
+            JobForkBody,
+            {"at": 0, "sampling": {"temperatures": 1}},
+            "sampling.temperatures",
+            "temperature",
+        ),
+        (TurnBody, {"prompt": "x", "max_token": 1}, "max_token", "max_tokens"),
+        (AgentBody, {"id": "a", "models": "m"}, "models", "model"),
+    ],
+)
+def test_an_unknown_field_of_the_own_api_is_refused_with_the_nearest_one(
+    model: type[RequestBody], body: dict[str, Any], field: str, nearest: str
+) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        parse_body(model, json.dumps(body).encode())
+    assert (refused.value.field, refused.value.message) == (
+        field,
+        f"there is no such field; did you mean {nearest}?",
+    )
+
+
+def test_an_unknown_field_that_is_like_no_other_comes_with_all_that_there_are() -> None:
+    with pytest.raises(InvalidRequest, match="known are at, max_tokens, model, sampling"):
+        parse_body(JobForkBody, b'{"at": 0, "zzzzzz": 1}')
 
 
 @pytest.mark.parametrize(

@@ -230,6 +230,16 @@ def test_root_has_the_name_and_the_version() -> None:
     asyncio.run(scenario())
 
 
+def test_root_leads_a_browser_to_the_page() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            headers = {"accept": "text/html,*/*;q=0.8"}
+            reply = await api.send("GET", "/", headers=headers)
+            assert (reply.status, reply.headers["location"]) == (307, "ui")
+
+    asyncio.run(scenario())
+
+
 def test_replies_conform_to_the_document() -> None:
     async def scenario() -> None:
         async with fake_api() as api:

@@ -151,7 +151,7 @@ def test_jobs_of_one_line_follow_each_other_place_by_place() -> None:
     assert foreseen[job(4)].end_s == 3
 
 
-def test_running_jobs_are_waited_for_and_one_that_is_overdue_a_tenth_of_its_time() -> None:
+def test_running_jobs_are_waited_for_and_one_that_is_overdue_half_of_its_time() -> None:
     line = QueueSnapshot(
         state=state(1),
         queued=[queued(1)],
@@ -163,7 +163,7 @@ def test_running_jobs_are_waited_for_and_one_that_is_overdue_a_tenth_of_its_time
         priority=INTERACTIVE, position=None, start_s=None, end_s=0.75
     )
     overdue = replace(line, running=[(running(9), 50.0)])
-    assert forecast_jobs(overdue)[job(1)].start_s == pytest.approx(5.0)
+    assert forecast_jobs(overdue)[job(1)].start_s == pytest.approx(25.0)
 
 
 def test_job_that_was_called_is_first_and_begins_now() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from domain.engine.figures import RowFigures, RowPhase
 from domain.job.eta import HALF_LIFE_JOBS, MeasuredJob, Pace, QueuedJob, RunningJob, pace_of
 from domain.values import JobId, Priority
 
@@ -83,12 +84,40 @@ def test_a_waiting_job_finds_the_average_share_of_its_prompt_in_the_cache(
 
 @pytest.mark.parametrize(
     ("running_s", "left_s"),
-    [(-5.0, 30.0), (0.0, 30.0), (12.0, 18.0), (27.0, 3.0), (29.0, 3.0), (30.0, 3.0), (90.0, 9.0)],
+    [(-5.0, 30.0), (0.0, 30.0), (12.0, 18.0), (20.0, 10.0), (27.0, 13.5), (90.0, 45.0)],
 )
-def test_a_running_job_takes_the_rest_of_its_time_and_a_tenth_if_it_is_overdue(
+def test_a_running_job_takes_the_rest_of_its_time_and_half_of_it_if_it_is_overdue(
     running_s: float, left_s: float
 ) -> None:
     assert PACE.left_of(running(25, 15), running_s) == pytest.approx(left_s)
+
+
+@pytest.mark.parametrize(
+    ("read", "generated", "rate", "left_s", "most_s"),
+    [
+        (0, 0, None, 20 + 50, 20 + 400),  # the prompt, and an answer of usual length
+        (10, 2, 0.5, 6, 76),
+        (10, 5, 0.5, 5, 70),  # longer than usual: half of what there is
+        (10, 30, 0.5, 20, 20),  # never beyond the limit of the request
+        (10, 40, 0.5, 0, 0),
+    ],
+)
+def test_a_running_job_is_estimated_by_its_tokens_left_and_its_rate(
+    read: int, generated: int, rate: float | None, left_s: float, most_s: float
+) -> None:
+    row = RowFigures(
+        job=JobId("job-1"),
+        phase=RowPhase.DECODE,
+        prompt_tokens=10,
+        read_tokens=read,
+        cached_tokens=0,
+        generated_tokens=generated,
+        max_tokens=40,
+        tokens_per_s=rate,
+    )
+    # The time since the start counts for nothing: a paused worker makes no job overdue.
+    assert PACE.left_of(replace(running(25, 15), figures=row), 1e6) == pytest.approx(left_s)
+    assert PACE.most_left_of(row) == pytest.approx(most_s)
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
-from ops.clients.claude_code import FEW_TOOLS, ServedModel, arguments, environment, key_variable
+from ops.clients.claude_code import (
+    FEW_TOOLS,
+    ServedModel,
+    arguments,
+    environment,
+    has_screen,
+    has_status_line,
+    key_variable,
+    starts_session,
+)
 
 _URL = "http://127.0.0.1:8123"
 _LARGE, _SMALL = ServedModel("m", 131_072), ServedModel("m", 32_768)
@@ -87,6 +97,46 @@ def test_a_short_context_gets_few_tools_unless_the_caller_names_some() -> None:
 def test_other_settings_of_the_caller_s_stand() -> None:
     words = arguments(["--settings", "mine.json"], _VARIABLES, _LARGE)
     assert sum(word.startswith("--settings") for word in words) == 1
+
+
+def test_further_settings_stand_beside_the_environment() -> None:
+    (word,) = [
+        word
+        for word in arguments([], _VARIABLES, _LARGE, {"statusLine": {"type": "command"}})
+        if "--settings" in word
+    ]
+    settings = json.loads(word.removeprefix("--settings="))
+    assert settings["statusLine"] == {"type": "command"}
+    assert settings["env"]["ANTHROPIC_BASE_URL"] == _URL
+
+
+@pytest.mark.parametrize(
+    ("given", "starts", "screen"),
+    [
+        ([], True, True),
+        (["-p", "hi"], True, False),
+        (["--print", "hi"], True, False),
+        (["mcp", "list"], False, True),
+        (["--version"], False, True),
+    ],
+)
+def test_what_a_session_shows_follows_from_its_arguments(
+    given: list[str], *, starts: bool, screen: bool
+) -> None:
+    assert (starts_session(given), has_screen(given)) == (starts, screen)
+
+
+@pytest.mark.parametrize(
+    "name", ["home/.claude/settings.json", "here/.claude/settings.local.json", None]
+)
+def test_a_status_line_of_the_user_or_the_project_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str | None
+) -> None:
+    monkeypatch.delenv("CLAUDE_CONFIG_DIR", raising=False)
+    if name is not None:
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text('{"statusLine": {"type": "command"}}')
+    assert has_status_line(tmp_path / "home", tmp_path / "here") is (name is not None)
 
 
 def test_a_command_that_starts_no_session_gets_nothing_added() -> None:

@@ -52,6 +52,27 @@ def test_stopped_terminal_never_blocks_and_the_loss_is_told() -> None:
     assert len(lines) == LINES_MAX + 2
 
 
+def test_held_lines_come_after_what_the_start_prints() -> None:
+    terminal = io.StringIO()
+    writer = LineWriter(terminal)
+    writer.hold()
+    for number in range(3):
+        writer.put(f"line {number}")
+    terminal.write("the block\n")
+    writer.release()
+    writer.close()
+    assert terminal.getvalue().splitlines() == ["the block", "line 0", "line 1", "line 2"]
+
+
+def test_end_of_a_failed_start_writes_the_held_lines() -> None:
+    terminal = io.StringIO()
+    writer = LineWriter(terminal)
+    writer.hold()
+    writer.put("cannot_run")
+    writer.close()
+    assert terminal.getvalue() == "cannot_run\n"
+
+
 def test_lines_get_their_prefix_and_long_ones_are_cut() -> None:
     read_end, write_end = os.pipe()
     terminal = io.StringIO()

@@ -47,6 +47,33 @@ def test_only_an_error_that_stays_is_final(
     assert capsys.readouterr().err == f"semantic: {error}\n"
 
 
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        ("demo", "'demo' is no hub id (owner/name) and not semantic-demo"),
+        ("/nowhere/model", "there is no directory /nowhere/model"),
+        ("org/none", "org/none is not on this machine, and the hub at http://127.0.0.1:9"),
+    ],
+)
+def test_named_model_that_is_nowhere_starts_no_process(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    reason: str,
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+
+    def parts_for(_settings: Settings) -> Parts:
+        raise AssertionError("parts are made")
+
+    settings = Settings(data_dir=tmp_path / "data", model={"id": model})  # type: ignore[arg-type]  # pydantic checks
+    assert serve(settings, parts_for, is_explicit=True) is ExitCode.CONFIG
+    assert reason in capsys.readouterr().err
+    assert not (tmp_path / "data").exists()
+
+
 def test_only_the_file_that_launchd_writes_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

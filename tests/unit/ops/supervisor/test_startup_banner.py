@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from ops.clients.claude_code import ServedModel
-from ops.clients.set_up import claude_code_lines, curl_lines
+from ops.clients.set_up import claude_code_lines, curl_line
 from ops.supervisor.startup_banner import (
     StartupBanner,
     without_password,
@@ -61,7 +61,7 @@ def test_unknown_context_is_not_made_up() -> None:
 
 @pytest.mark.parametrize("name", ["semantic-demo", "it's", 'a"b\\c'])
 def test_body_of_the_curl_line_is_json(name: str) -> None:
-    words = shlex.split(list(curl_lines(_URL, name))[-1])
+    words = shlex.split(curl_line(_URL, name))
     assert json.loads(words[words.index("-d") + 1])["model"] == name
 
 
@@ -70,6 +70,7 @@ def test_narrow_pipe_wraps_no_line() -> None:
     banner = StartupBanner(Console(file=out, width=20))
     banner.begin(
         version="1",
+        page=_URL,
         data_dir=Path("/some/[bold]rather/long/directory"),
         log_url="sqlite:////x",
         database="SQLite 3",
@@ -77,8 +78,26 @@ def test_narrow_pipe_wraps_no_line() -> None:
     banner.ready(_URL, ServedModel("m", 4096), 1.0)
     shown = out.getvalue()
     assert "/some/[bold]rather/long/directory" in shown
-    assert all(line in shown.splitlines() for line in curl_lines(_URL, "m"))
+    assert curl_line(_URL, "m") in shown.splitlines()
     assert "\033" not in shown
+
+
+@pytest.mark.parametrize("on_path", ["/usr/bin/semantic", None])
+def test_block_begins_with_the_page_and_has_one_name_for_the_model(
+    on_path: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda _: on_path)
+    monkeypatch.setattr("sys.argv", [str(Path.cwd() / ".venv/bin/semantic"), "serve"])
+    out = io.StringIO()
+    banner = StartupBanner(Console(file=out, width=20))
+    banner.begin(version="1", page=_URL, data_dir=Path("/d"), log_url="l", database="SQLite 3")
+    banner.ready(_URL, ServedModel("org/model", 4096, follow=("claude-*",)), 1.0)
+    lines = out.getvalue().splitlines()
+    assert lines[1] == f"  page    {_URL}"
+    assert "claude-local" not in out.getvalue()
+    assert out.getvalue().count("org/model") == 2  # the row of the model, and the request
+    command = "semantic" if on_path else ".venv/bin/semantic"
+    assert f"Claude Code:   {command} launch claude" in lines
 
 
 class ClosedTerminal(io.StringIO):

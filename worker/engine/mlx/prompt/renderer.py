@@ -162,11 +162,14 @@ class PromptRenderer:
 
         Raises:
             InvalidRequest: The template refuses the messages, also in simplified form, or the model
-                cannot read a raw prompt.
+                cannot read a raw prompt, or has no form for the call that is demanded.
             PromptTooLong: The prompt is several times too long; its length is an estimate.
         """
         if request.raw is not None:
             return self._raw.render(request.raw)
+        if self._tool_format is None and request.tool_choice.mode in {"any", "tool"}:
+            msg = "the model's chat template has no form for tool calls: none can be demanded"
+            raise InvalidRequest(msg, field="tool_choice")
         request = self._readable(request)
         text, opened = self._whole(request, encoding)
         ids = self._ids(text + opened, images_of(request.messages))

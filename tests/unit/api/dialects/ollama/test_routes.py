@@ -293,5 +293,6 @@ def test_the_management_of_models_names_its_command(method: str, path: str, comm
             with pytest.raises(TransportError) as absent:
                 table.unrouted(method, "/api/nothing")
             assert absent.value.status == 404
+            assert "/api/chat, /api/embed" in absent.value.message
 
     asyncio.run(scenario())

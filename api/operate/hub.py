@@ -1,0 +1,195 @@
+"""Models beyond the registered ones: what fits this machine, the hub, and downloads from it."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Literal
+
+from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
+
+from api.app import App
+from api.errors import TransportError
+from api.http.messages import Access, Reply, Request, json_reply
+from api.http.operation import Operation, path, text
+from domain.errors import InvalidRequest, SemanticError
+from domain.model.registry import ModelEntry
+from ops.models.hub_cache import is_hub_id
+from ops.models.suggest import HubSearch, Suggestions, search_hub, suggestions
+
+#: Characters of a search.
+_WORDS: Final = r"[^\x00-\x1f\x7f]{1,100}"
+#: Downloads that are listed.
+_DOWNLOADS_MAX: Final = 10
+
+
+class DownloadObject(TypedDict):
+    """A download from the hub; ``size_bytes`` is ``null`` until the hub has listed its files.
+
+    After a failure another request continues where this one ended.
+    """
+
+    object: Literal["download"]
+    model: str
+    state: Literal["running", "done", "failed"]
+    done_bytes: int
+    size_bytes: int | None
+    why: str | None
+
+
+class DownloadList(TypedDict):
+    """The downloads since the start of the api, the newest first."""
+
+    object: Literal["list"]
+    data: list[DownloadObject]
+
+
+@dataclass(slots=True, eq=False)
+class Download:
+    """A download; its thread alone changes it, and a reader may see two figures of two moments."""
+
+    model: str
+    state: Literal["running", "done", "failed"] = "running"
+    done_bytes: int = 0
+    size_bytes: int | None = None
+    why: str | None = None
+
+    def shown(self) -> DownloadObject:
+        """Return it as an object of the API."""
+        return {
+            "object": "download",
+            "model": self.model,
+            "state": self.state,
+            "done_bytes": self.done_bytes,
+            "size_bytes": self.size_bytes,
+            "why": self.why,
+        }
+
+    def run(self, entry: ModelEntry) -> None:
+        """Download what is missing of a model; blocks."""
+        # The client of the hub is large, and most services never download.
+        from ops.models.pull import find_on_hub, pull  # noqa: PLC0415 - see above
+
+        try:
+            model = find_on_hub(entry.source, entry.revision)
+            self.done_bytes, self.size_bytes = model.present_bytes, model.size_bytes
+            pull(model, self._add)
+        except SemanticError as error:
+            self.state, self.why = "failed", error.message
+        else:
+            self.state, self.done_bytes = "done", model.size_bytes
+        finally:
+            if self.state == "running":
+                self.state, self.why = "failed", "internal error"
+
+    def _add(self, count: int) -> None:
+        self.done_bytes += count
+
+
+class Downloads:
+    """Downloads one model at a time, on a thread of its own. Any thread may ask."""
+
+    def __init__(self, app: App) -> None:
+        del app
+        self._lock = threading.Lock()
+        self._all: tuple[Download, ...] = ()
+
+    def start(self, entry: ModelEntry) -> Download:
+        """Start a download; one of the same model goes on.
+
+        Raises:
+            TransportError: 409: another model is downloaded.
+        """
+        with self._lock:
+            for one in self._all:
+                if one.state == "running" and one.model == entry.name:
+                    return one
+                if one.state == "running":
+                    message = f"{one.model} is being downloaded; ask again when it has ended"
+                    raise TransportError(409, "download_running", message)
+            begun = Download(entry.name)
+            others = (one for one in self._all if one.model != entry.name)
+            self._all = (begun, *others)[:_DOWNLOADS_MAX]
+        threading.Thread(target=begun.run, args=(entry,), name="download", daemon=True).start()
+        return begun
+
+    def all(self) -> tuple[Download, ...]:
+        """Return them, the newest first."""
+        return self._all
+
+
+_NAME: Final = path("name", example="mlx-community/Qwen3.5-4B-4bit")
+_SEARCH: Final = text(
+    "search", "words in the name; by default the most downloaded are listed", pattern=_WORDS
+)
+
+
+async def list_suggestions(app: App, request: Request) -> Reply:
+    """Return models that are worth a try, and how many contexts of each fit this machine."""
+    del request
+    models = await app.call(app.model_stock.all)
+    here = [model.entry.source for model in models if model.files is not None]
+    return json_reply(await app.call(partial(suggestions, here)))
+
+
+async def search_models(app: App, request: Request) -> Reply:
+    """Search the hub for models in the format of MLX."""
+    words = _SEARCH.read(request) or ""
+    return json_reply(await app.call(partial(search_hub, words)))
+
+
+async def pull_model(app: App, request: Request) -> Reply:
+    """Download a model of the hub, or what is missing of it."""
+    name = _NAME.read(request)
+    entry = app.registry().get(name) or ModelEntry(name=name, source=name)
+    if not is_hub_id(entry.source):
+        raise InvalidRequest("is no id of the hub (owner/name)", field="name")
+    return json_reply(app.once(Downloads).start(entry).shown(), status=202)
+
+
+async def list_downloads(app: App, request: Request) -> Reply:
+    """List the downloads since the start of the api."""
+    del request
+    shown = [one.shown() for one in app.once(Downloads).all()]
+    listed: DownloadList = {"object": "list", "data": shown}
+    return json_reply(listed)
+
+
+HUB_OPERATIONS: Final = (
+    Operation(
+        "GET /admin/suggestions",
+        list_suggestions,
+        id="listSuggestions",
+        summary="List models that are worth a try, and how many contexts of each fit this machine",
+        reply=Suggestions,
+    ),
+    Operation(
+        "GET /admin/hub",
+        search_models,
+        id="searchHub",
+        summary="Search the hub for models in the format of MLX",
+        parameters=(_SEARCH,),
+        reply=HubSearch,
+        access=Access.OPERATE,
+    ),
+    Operation(
+        "POST /admin/models/{name}/pull",
+        pull_model,
+        id="pullModel",
+        summary="Download a model of the hub, or what is missing of it",
+        parameters=(_NAME,),
+        reply=DownloadObject,
+        status=202,
+        responses={409: "Another model is being downloaded."},
+        access=Access.OPERATE,
+    ),
+    Operation(
+        "GET /admin/downloads",
+        list_downloads,
+        id="listDownloads",
+        summary="List the downloads since the start of the api, the newest first",
+        reply=DownloadList,
+        access=Access.READ_ALL,
+    ),
+)

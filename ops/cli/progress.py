@@ -1,0 +1,126 @@
+"""Progress of long prompts in a terminal, for commands and for agents that show none."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from ops.clients.http_client import HttpClient, Refused, Unreachable
+from ops.data_dir.permissions import replace_file
+from ops.terminal_text import visible_line
+
+#: Seconds between two looks at the service.
+LOOK_S: Final = 1.0
+#: To the first column, and without what stood in the line.
+_CLEAR: Final = "\r\x1b[K"
+_ON_READING: Final = frozenset({"start", "restore", "prefill"})
+
+
+class ProgressLine:
+    """One line of stderr that is overwritten; nothing where stderr is no terminal."""
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stderr.isatty()
+        self._shown = ""
+
+    def show(self, words: str) -> None:
+        """Show words in place of those before; none clears the line."""
+        if self._is_terminal and words != self._shown:
+            self._shown = words
+            sys.stderr.write(_CLEAR + visible_line(words))
+            sys.stderr.flush()
+
+    def show_item(self, item: Mapping[str, Any]) -> None:
+        """Show an item of progress of a stream; another item clears the line."""
+        if item["kind"] != "progress":
+            self.show("")
+        elif item["phase"] == "prefill":
+            self.show(reading(item["done"], item["total"]))
+        else:
+            self.show(f"waits; {item['total']:,} before it")
+
+
+def reading(done: int, total: int) -> str:
+    """Return how far a prompt is read."""
+    return f"reads the prompt: {done:,} of {total:,} tokens"
+
+
+def words_of(overview: Mapping[str, Any]) -> str:
+    """Return what the service does, in one line; empty where it rests."""
+    running: Sequence[Mapping[str, Any]] = overview["running"]
+    words = [
+        reading(row["read_tokens"], row["prompt_tokens"])
+        for row in running
+        if row["phase"] in _ON_READING and row["prompt_tokens"]
+    ][:1]
+    if writing := [row for row in running if row["phase"] == "decode"]:
+        tokens_per_s = sum(row["tokens_per_s"] or 0 for row in writing)
+        answers = "an answer" if len(writing) == 1 else f"{len(writing)} answers"
+        words.append(f"writes {answers}, {tokens_per_s:,.0f} tokens/s")
+    if waiting := overview["rates"]["queue_depth"]:
+        words.append(f"{waiting:,} waiting")
+    return " · ".join(words)
+
+
+def start_watch(client: HttpClient, line: Path | None) -> None:
+    """Start a process that shows what the service does until this process has ended.
+
+    It outlives the change of this process into an agent's program.
+
+    Args:
+        line: The file that gets the line; ``None`` for the terminal of stderr.
+    """
+    parent = os.getpid()
+    if os.fork():
+        return
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the agent
+        _leave_streams(keeps_stderr=line is None)
+        show = ProgressLine().show if line is None else _writer(line)
+        watch(client, show, lambda: os.getppid() == parent)
+    finally:
+        if line is not None:
+            with suppress(OSError):
+                line.unlink(missing_ok=True)
+        os._exit(0)
+
+
+def watch(client: HttpClient, show: Callable[[str], None], goes_on: Callable[[], bool]) -> None:
+    """Show what the service does, again and again."""
+    while goes_on():
+        try:
+            words = words_of(client.ask("GET", "/admin/overview"))
+        except (Refused, Unreachable, ValueError):
+            words = ""
+        with suppress(OSError):
+            show(words)
+        time.sleep(LOOK_S)
+    with suppress(OSError):
+        show("")
+
+
+def status_line(line: Path) -> dict[str, Any]:
+    """Return the setting of Claude Code that shows the file of ``start_watch``."""
+    command = f"cat {shlex.quote(str(line))} 2>/dev/null"
+    return {"type": "command", "command": command, "refreshInterval": int(LOOK_S)}
+
+
+def _writer(line: Path) -> Callable[[str], None]:
+    def write(words: str) -> None:
+        replace_file(line, visible_line(words))
+
+    return write
+
+
+def _leave_streams(*, keeps_stderr: bool) -> None:
+    """Release the streams: a reader of the agent's output waits for their last holder."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1) if keeps_stderr else (0, 1, 2):
+        os.dup2(nothing, stream)
