@@ -29,7 +29,7 @@ from domain.usage.fold import HOUR_CHARACTERS
 from domain.values import CacheFigures, JobStatus, Priority, WaitingFor, rfc3339
 from domain.webhook.delivery import WebhookState, WebhookStore
 from ops.observe.counter_file import Figures, ProcessMetrics, added
-from ops.observe.exposition import Histogram, Readings, cumulated, render
+from ops.observe.exposition import HistogramRecorder, Readings, cumulated, render
 from ops.observe.families import FAMILIES, SWAP_BOUNDS_S
 from ops.observe.family import Kind
 
@@ -175,7 +175,7 @@ class SwapHistory:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._totals = SwapTotals()
-        self._durations: dict[str, Histogram] = {}
+        self._durations: dict[str, HistogramRecorder] = {}
 
     def read(self, log: EventLog, into: Readings) -> None:
         """Add the samples.
@@ -199,7 +199,7 @@ class SwapHistory:
                 fresh.append((event, recorded.recorded_at, recorded.version))
         self._totals.fold(fresh)
         for model, seconds in self._totals.take_done():
-            self._durations.setdefault(model, Histogram(SWAP_BOUNDS_S)).record(seconds)
+            self._durations.setdefault(model, HistogramRecorder(SWAP_BOUNDS_S)).record(seconds)
 
 
 def _add_requests(into: Readings, figures: UsageFigures, *, model: str, agent: str) -> None:

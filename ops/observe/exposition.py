@@ -22,7 +22,7 @@ INFINITE = "+Inf"
 SUM = "sum"
 
 
-class Histogram:
+class HistogramRecorder:
     """Counts values by buckets; any thread may use it.
 
     Args:
