@@ -17,7 +17,7 @@ TEST_PROCESSES ?= 3
 unexport PYTHONDONTWRITEBYTECODE
 LOCK := --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
-.PHONY: help demo serve test test-unit test-integration test-e2e test-smoke test-fast coverage check lint typecheck security licenses docs docs-serve screenshots packages format \
+.PHONY: help demo serve test test-unit test-integration test-e2e test-smoke test-fast conformance coverage check lint typecheck security licenses docs docs-serve screenshots packages format \
 	bench report soak nightly chaos simulation tampering fuzz mutation flakes experiments lock audit sbom dist dist-check release clean
 
 help: ## Show this list
@@ -63,6 +63,9 @@ test-e2e: $(SITE) ## Run the tests of a whole service in processes of its own
 
 test-smoke: $(SITE) ## Start a service, ask it in each protocol, open its page, and stop it (a minute)
 	@$(BIN)/python -m pytest -n 2 --dist loadfile tests/e2e/service/test_service.py tests/e2e/sdks/test_sdks.py tests/e2e/page/test_smoke.py $(ARGS)
+
+conformance: $(SITE) ## Run the suites of others: Open Responses, AgentBlaster, JSON Schema, Durable Streams
+	@$(BIN)/python -m pytest --nightly --log-cli-level=INFO tests/e2e/conformance tests/e2e/sdks/test_durable_streams.py $(ARGS)
 
 coverage: $(SITE) ## Run every test under coverage, and hold each layer to its floor (half an hour)
 	@mkdir -p dist
