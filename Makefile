@@ -17,7 +17,7 @@ TEST_PROCESSES ?= 3
 unexport PYTHONDONTWRITEBYTECODE
 LOCK := --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
-.PHONY: help demo serve test test-unit test-fast coverage check typecheck security licenses docs docs-serve screenshots packages format \
+.PHONY: help demo serve test test-unit test-integration test-e2e test-smoke test-fast conformance coverage check lint typecheck security licenses docs docs-serve screenshots packages format \
 	bench report soak nightly chaos simulation tampering fuzz mutation flakes experiments lock audit sbom dist dist-check release clean
 
 help: ## Show this list
@@ -55,6 +55,18 @@ test: $(SITE) ## Run every test, with real redis-server, real MLX, trained weigh
 test-unit: $(DEV) ## Run the tests of single modules
 	@$(BIN)/python -m pytest -n 2 tests/unit $(ARGS)
 
+test-integration: $(SITE) ## Run the tests of several modules: real files, Redis, PostgreSQL, models and ports
+	@$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder tests/contracts tests/integration $(ARGS)
+
+test-e2e: $(SITE) ## Run the tests of a whole service in processes of its own
+	@$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder tests/e2e $(ARGS)
+
+test-smoke: $(SITE) ## Start a service, ask it in each protocol, open its page, and stop it (a minute)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile tests/e2e/service/test_service.py tests/e2e/sdks/test_sdks.py tests/e2e/page/test_smoke.py $(ARGS)
+
+conformance: $(SITE) ## Run the suites of others: Open Responses, AgentBlaster, JSON Schema, Durable Streams
+	@$(BIN)/python -m pytest --nightly --log-cli-level=INFO tests/e2e/conformance tests/e2e/sdks/test_durable_streams.py $(ARGS)
+
 coverage: $(SITE) ## Run every test under coverage, and hold each layer to its floor (half an hour)
 	@mkdir -p dist
 	@$(BIN)/coverage erase
@@ -66,10 +78,7 @@ coverage: $(SITE) ## Run every test under coverage, and hold each layer to its f
 test-fast: $(DEV) ## Run the tests in pure Python: no redis, PostgreSQL, MLX or processes
 	@$(BIN)/python -m pytest --fast -n 2 $(ARGS)
 
-check: $(DEV) ## Format, lint, types, layers, dead names, spelling, word list, waiting in tests, secrets, large files
-	@$(BIN)/ruff format --check .
-	@$(BIN)/ruff check .
-	@$(BIN)/mypy
+check: $(DEV) lint typecheck ## Format, lint, types, layers, dead names, spelling, word list, waiting in tests, secrets, large files
 	@$(BIN)/lint-imports --config tests/architecture/layers.toml
 	@$(BIN)/codespell
 	@$(BIN)/python -m tests.architecture.wordlist
@@ -78,6 +87,10 @@ check: $(DEV) ## Format, lint, types, layers, dead names, spelling, word list, w
 	@$(BIN)/python -m tests.architecture.waiting
 	@$(BIN)/python -m tests.supply_chain.secret_scan
 	@$(BIN)/python -m tests.supply_chain.large_files
+
+lint: $(DEV) ## Check the format and the rules of ruff only
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
 
 typecheck: $(DEV) ## Check the types only
 	@$(BIN)/mypy

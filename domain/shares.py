@@ -22,7 +22,11 @@ class Shortage:
 
 
 def share_of(total: int, *, others: int = 0) -> int:
-    """Return the most that one holder may have while the others have ``others``; at least one."""
+    """Return the most that one holder may have while the others have ``others``: half of the rest.
+
+    >>> share_of(9), share_of(9, others=5), share_of(9, others=9)
+    (5, 2, 0)
+    """
     return max(0, -(-(total - others) // 2))
 
 

@@ -401,7 +401,11 @@ def digest_of(payload: bytes) -> Digest:
 
 
 def rfc3339(moment: datetime) -> str:
-    """Return a UTC moment in RFC 3339 with microseconds, as the log writes it; such texts sort."""
+    """Return a UTC moment in RFC 3339 with microseconds, as the log writes it; such texts sort.
+
+    >>> rfc3339(datetime(2026, 3, 1, 7, 5))
+    '2026-03-01T07:05:00.000000Z'
+    """
     return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 

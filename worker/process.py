@@ -425,7 +425,7 @@ class WorkerProcess:
         to.metrics.add(
             gauge.counted,
             to.log.figures,
-            lambda: {"grammar_cache_bytes": {"": float(engine.grammar_bytes())}},
+            engine.counted,
         )
         return PulseReporter(
             worker=self._worker,

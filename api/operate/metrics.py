@@ -29,7 +29,7 @@ from domain.usage.fold import HOUR_CHARACTERS
 from domain.values import CacheFigures, JobStatus, Priority, WaitingFor, rfc3339
 from domain.webhook.delivery import WebhookState, WebhookStore
 from ops.observe.counter_file import Figures, ProcessMetrics, added
-from ops.observe.exposition import DurationHistogram, Readings, cumulated, render
+from ops.observe.exposition import HistogramRecorder, Readings, cumulated, render
 from ops.observe.families import FAMILIES, SWAP_BOUNDS_S, Kind
 
 #: The label of the agents without sums of their own.
@@ -174,7 +174,7 @@ class SwapHistory:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._totals = SwapTotals()
-        self._durations: dict[str, DurationHistogram] = {}
+        self._durations: dict[str, HistogramRecorder] = {}
 
     def read(self, log: EventLog, into: Readings) -> None:
         """Add the samples.
@@ -198,7 +198,7 @@ class SwapHistory:
                 fresh.append((event, recorded.recorded_at, recorded.version))
         self._totals.fold(fresh)
         for model, seconds in self._totals.take_done():
-            self._durations.setdefault(model, DurationHistogram(SWAP_BOUNDS_S)).record(seconds)
+            self._durations.setdefault(model, HistogramRecorder(SWAP_BOUNDS_S)).record(seconds)
 
 
 def _add_requests(into: Readings, figures: UsageFigures, *, model: str, agent: str) -> None:
@@ -320,7 +320,6 @@ def _add_values(into: Readings, place: str, pulse: WorkerPulse) -> None:
     for reason in WaitingFor:
         into.add("engine_waiting", reasons[reason], worker=place, reason=reason.value)
     if pulse.turns is not None:
-        into.add("batch_size", pulse.running, worker=place)
         into.add("batch_places", pulse.turns.slots, worker=place)
     if pulse.cache is not None:
         _add_cache(into, place, pulse.cache)

@@ -272,7 +272,11 @@ def _ms(span: timedelta) -> float:
 
 
 def show_duration(ms: float) -> str:
-    """Return a duration as text for people."""
+    """Return a duration as text for people.
+
+    >>> show_duration(950), show_duration(95_040)
+    ('950 ms', '95.0 s')
+    """
     return f"{ms:,.0f} ms" if ms < _SECONDS_FROM_MS else f"{ms / 1000:,.1f} s"
 
 

@@ -21,7 +21,11 @@ class JobPage:
 
 
 def labels_of(tags: Iterable[str], metadata: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the labels of a job: its tags, none of which contains ``=``, and ``KEY=VALUE``."""
+    """Return the labels of a job: its tags, none of which contains ``=``, and ``KEY=VALUE``.
+
+    >>> labels_of(["night", "docs", "night"], {"team": "a=b"})
+    ('docs', 'night', 'team=a=b')
+    """
     return (*sorted(set(tags)), *(f"{key}={value}" for key, value in sorted(metadata.items())))
 
 
@@ -31,7 +35,11 @@ def tags_of(labels: Sequence[str]) -> list[str]:
 
 
 def metadata_of(labels: Sequence[str]) -> dict[str, str]:
-    """Return the metadata among the labels of a job."""
+    """Return the metadata among the labels of a job.
+
+    >>> metadata_of(("docs", "team=a=b"))
+    {'team': 'a=b'}
+    """
     pairs = (label.partition("=") for label in labels if "=" in label)
     return {key: value for key, _, value in pairs}
 

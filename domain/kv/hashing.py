@@ -49,6 +49,9 @@ def pack_ids(token_ids: Sequence[int]) -> bytes:
 
     Raises:
         OverflowError: If an id is negative or does not fit 32 bits.
+
+    >>> pack_ids([1, 258]).hex(" ", 4)
+    '01000000 02010000'
     """
     packed = array("I", token_ids)
     assert packed.itemsize == ID_BYTES, "an unsigned int has 32 bits on every platform served"
@@ -63,7 +66,11 @@ def unpack_ids(packed: bytes) -> tuple[int, ...]:
 
 
 def common_tokens(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return the length of the common beginning of two token sequences."""
+    """Return the length of the common beginning of two token sequences.
+
+    >>> common_tokens([5, 6, 7], [5, 6, 8, 9])
+    2
+    """
     for at, (left, right) in enumerate(zip(one, other, strict=False)):
         if left != right:
             return at

@@ -84,7 +84,11 @@ _PICKED: Final = ("claude", "anthropic")
 
 
 def picker_name(name: str) -> str:
-    """Return the name under which Claude Code's picker shows a model."""
+    """Return the name under which Claude Code's picker shows a model.
+
+    >>> picker_name("qwen3-8b"), picker_name("claude-local")
+    ('claude-qwen3-8b', 'claude-local')
+    """
     return name if name.startswith(_PICKED) else f"claude-{name}"
 
 

@@ -24,7 +24,7 @@ from ops.data_dir.free_space import Reserve
 from ops.log.database import is_disk_full, reason_of
 from ops.log.transaction import Append, LogTransaction
 from ops.observe.counter_file import Figures
-from ops.observe.exposition import DurationHistogram
+from ops.observe.exposition import HistogramRecorder
 from ops.observe.families import COMMIT_BOUNDS_S
 
 #: Limits of the queue: appends, and bytes of their payloads.
@@ -72,7 +72,7 @@ class LogWriter:
         self._inbox_bytes = 0
         self._closed = False
         self._failures = 0
-        self._durations = DurationHistogram(COMMIT_BOUNDS_S)
+        self._durations = HistogramRecorder(COMMIT_BOUNDS_S)
         #: The last failure that no commit has followed, and when it was, in seconds.
         self._failure: tuple[str, float] | None = None
         self._thread = threading.Thread(target=self._run, name="event-log-writer", daemon=True)

@@ -16,50 +16,48 @@ from prometheus_client.registry import Collector
 
 from ops.observe.families import ALIAS_LABELS, FAMILIES, Family, Kind
 
-#: Key of the bucket without an upper bound, and of the sum of all durations.
+#: Key of the bucket without an upper bound, and of the sum of all values.
 INFINITE = "+Inf"
 SUM = "sum"
 
 
-class DurationHistogram:
-    """Counts durations by buckets; any thread may use it.
+class HistogramRecorder:
+    """Counts values by buckets; any thread may use it.
 
     Args:
-        bounds_s: Upper bounds of the buckets in seconds, inclusive and ascending.
+        bounds: Upper bounds of the buckets in the family's unit, inclusive and ascending.
     """
 
-    def __init__(self, bounds_s: Sequence[float]) -> None:
-        self._bounds_s = tuple(bounds_s)
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = tuple(bounds)
         self._lock = threading.Lock()
-        self._counts = [0] * (len(self._bounds_s) + 1)
-        self._sum_s = 0.0
+        self._counts = [0] * (len(self._bounds) + 1)
+        self._sum = 0.0
 
-    def record(self, seconds: float) -> None:
-        """Count a duration."""
-        bucket = bisect_left(self._bounds_s, seconds)
+    def record(self, value: float) -> None:
+        """Count a value."""
+        bucket = bisect_left(self._bounds, value)
         with self._lock:
             self._counts[bucket] += 1
-            self._sum_s += seconds
+            self._sum += value
 
     def read(self) -> Mapping[str, float]:
         """Return the cumulative counts by upper bound, and the sum; none of them decreases."""
         with self._lock:
-            counts, sum_s = tuple(self._counts), self._sum_s
-        return cumulated(self._bounds_s, counts, sum_s)
+            counts, total = tuple(self._counts), self._sum
+        return cumulated(self._bounds, counts, total)
 
 
-def cumulated(
-    bounds_s: Sequence[float], counts: Sequence[int], sum_s: float
-) -> Mapping[str, float]:
+def cumulated(bounds: Sequence[float], counts: Sequence[int], total: float) -> Mapping[str, float]:
     """Return counts per bucket as cumulative counts by upper bound, and the sum.
 
     Args:
-        bounds_s: Upper bounds in seconds, without infinity.
-        counts: Durations per bucket; the last bucket has no bound.
+        bounds: Upper bounds without infinity.
+        counts: Values per bucket; the last bucket has no bound.
+        total: The sum of the values.
     """
-    names = (*(str(float(bound)) for bound in bounds_s), INFINITE)
-    totals = accumulate(counts)
-    return {**dict(zip(names, map(float, totals), strict=True)), SUM: sum_s}
+    names = (*(str(float(bound)) for bound in bounds), INFINITE)
+    return {**dict(zip(names, map(float, accumulate(counts)), strict=True)), SUM: total}
 
 
 _Labels = tuple[str, ...]

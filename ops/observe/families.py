@@ -80,6 +80,8 @@ PERSIST_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 COMMIT_BOUNDS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 #: Bounds for swaps of the model, in seconds.
 SWAP_BOUNDS_S: Final = (1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0)
+#: Bounds for the sequences that get a token in one step.
+BATCH_BOUNDS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 32)
 
 
 def _bounds(measure: Measure) -> tuple[float, ...]:
@@ -100,6 +102,7 @@ _BOUNDS: Final[Mapping[str, tuple[float, ...]]] = MappingProxyType(
         "cache_persist_duration_seconds": PERSIST_BOUNDS_S,
         "model_swap_duration_seconds": SWAP_BOUNDS_S,
         "log_commit_duration_seconds": COMMIT_BOUNDS_S,
+        "batch_size": BATCH_BOUNDS,
     }
 )
 #: Families of vLLM with the same meaning.
@@ -180,7 +183,7 @@ _MEANINGS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
             "log agents_active agents": "Agents with a job that waits or runs.",
         },
         "Engine": {
-            "worker batch_size{worker} sequences": "Sequences in the batch of a worker.",
+            "worker batch_size{worker} sequences": "Sequences that got a token in one step of a worker.",
             "worker batch_places{worker} sequences": "Sequences that run at once at most.",
             "worker engine_waiting{worker,reason} jobs": (
                 "Jobs that a worker has taken and that wait in its engine, by what they wait for."

@@ -17,6 +17,8 @@ from tests.supply_chain.locked import ROOT
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 COMPOSE = ROOT / "ops" / "deploy" / "container" / "compose.yaml"
+#: What the jobs of a workflow may write, by its name.
+WRITES = {"release": {"contents", "id-token", "attestations"}, "pages": {"pages", "id-token"}}
 #: Commands of a workflow that are no make target.
 OTHERS = {"sudo .github/packages.sh"}
 
@@ -73,7 +75,7 @@ def test_nightly_targets_exist() -> None:
     long = {one["target"] for one in nightly["jobs"]["long"]["strategy"]["matrix"]["include"]}
     assert long <= targets()
     assert {"nightly", "chaos", "simulation", "fuzz", "soak", "coverage"} <= long
-    assert {"mutation", "flakes", "dist-check"} <= long
+    assert {"mutation", "flakes", "dist-check", "sbom"} <= long
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
@@ -84,8 +86,7 @@ def test_workflow_gets_no_more_rights_than_it_needs(workflow: Path) -> None:
         *(job.get("permissions", {}) for job in config["jobs"].values()),
     ]
     writes = {name for one in rights for name, right in one.items() if right == "write"}
-    allowed = {"contents", "id-token", "attestations"} if workflow.stem == "release" else set()
-    assert writes == allowed
+    assert writes == WRITES.get(workflow.stem, set())
     checkouts = [step for step in steps(workflow) if "checkout" in step.get("uses", "")]
     assert all(step["with"]["persist-credentials"] is False for step in checkouts)
 

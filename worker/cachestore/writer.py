@@ -22,7 +22,7 @@ from ops.blockstore.blocks import (
 )
 from ops.blockstore.disk import DiskUnavailable
 from ops.blockstore.store import BlockStore
-from ops.observe.exposition import DurationHistogram
+from ops.observe.exposition import HistogramRecorder
 from ops.observe.families import PERSIST_BOUNDS_S
 
 
@@ -153,7 +153,7 @@ class WriteBehind:
         self._full_until_s: float | None = None
         self._dropped = 0
         #: Of the groups that the store accepted.
-        self.durations = DurationHistogram(PERSIST_BOUNDS_S)
+        self.durations = HistogramRecorder(PERSIST_BOUNDS_S)
         # A daemon thread, so that a hanging disk does not keep the process alive.
         self._thread = threading.Thread(target=self._run, name="block-writer", daemon=True)
 

@@ -95,7 +95,10 @@ class BatchSteps:
     ) -> None:
         """Add what the step has done, before its sequences advance."""
         generated = list(tokens)
-        first = [one for one in set(generated) if not one.has_answered]
+        rows = set(generated)
+        if rows:
+            self._scheduler.batch_sizes.record(len(rows))
+        first = [one for one in rows if not one.has_answered]
         computed = (
             done - max(one.reached, one.cached_tokens) for one, done in prefilled if one is not None
         )

@@ -32,6 +32,7 @@ from domain.errors import DeviceFailed, Draining, EngineFailure, EngineLost
 from domain.job.ports import ItemSink
 from domain.ports import Clock
 from domain.values import ModelCard, Owner, PromptEncoding, StopReason, WaitingJob
+from ops.observe.counter_file import Figures
 from worker.engine.batch_steps import BatchSteps, failed_by, stopped_by
 from worker.engine.emitter import Emitter
 from worker.engine.ports import LoadedModel, ModelRunner, is_device_error
@@ -148,9 +149,13 @@ class BatchEngine:
         """Look at the deferred work of the runner; any thread may call it."""
         self._inbox.put(lambda _: None)
 
-    def grammar_bytes(self) -> int:
-        """Return ``LoadedModel.grammar_bytes``; any thread may call it."""
-        return 0 if self._model is None else self._model.grammar_bytes()
+    def counted(self) -> Figures:
+        """Return its metrics by family and label; any thread may call it."""
+        grammars = 0 if self._model is None else self._model.grammar_bytes()
+        return {
+            "grammar_cache_bytes": {"": float(grammars)},
+            "batch_size": self._scheduler.batch_sizes.read(),
+        }
 
     def waiting_jobs(self) -> tuple[WaitingJob, ...]:
         """Return the submitted jobs that wait for room in the batch, in their order."""

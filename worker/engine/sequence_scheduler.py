@@ -13,6 +13,8 @@ from domain.engine.control import EngineValues
 from domain.engine.figures import RowFigures, WorkCounts
 from domain.kv.owned_tokens import cache_ids
 from domain.values import Priority, WaitingFor, WaitingJob
+from ops.observe.exposition import HistogramRecorder
+from ops.observe.families import BATCH_BOUNDS
 from worker.engine.ports import CachedPrefix, ModelRunner, is_device_error
 from worker.engine.scheduling.quarantine import Quarantine
 from worker.engine.scheduling.step_watch import StepKind, StepSize
@@ -72,6 +74,8 @@ class SequenceScheduler:
         self.running: dict[int, Sequence] = {}
         #: What the engine has done so far; replaced as a whole.
         self.counts = WorkCounts()
+        #: The sequences that got a token, of each step.
+        self.batch_sizes = HistogramRecorder(BATCH_BOUNDS)
         #: The sequences of a failed step.
         self.quarantine: Quarantine[Sequence] = Quarantine(lambda one: one.task.job_id)
 

@@ -374,10 +374,12 @@ class ResponseObject(TypedDict):
     id: str
     object: Literal["response"]
     created_at: int
+    completed_at: int | None
     status: Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
     background: bool
     conversation: NotRequired[dict[str, str]]
     error: ResponseFault | None
+    frequency_penalty: float
     incomplete_details: dict[str, str] | None
     instructions: str | None
     max_output_tokens: int | None
@@ -386,18 +388,20 @@ class ResponseObject(TypedDict):
     model: str
     output: list[dict[str, Any]]
     parallel_tool_calls: bool
+    presence_penalty: float
     previous_response_id: str | None
     prompt_cache_diagnostics: NotRequired[CacheDiagnostics | None]
     prompt_cache_key: str | None
     reasoning: dict[str, str | None]
     safety_identifier: str | None
+    service_tier: str
     store: bool
-    temperature: float | None
+    temperature: float
     text: dict[str, Any]
     tool_choice: Any
     tools: list[dict[str, Any]]
     top_logprobs: NotRequired[int]
-    top_p: float | None
+    top_p: float
     truncation: Literal["auto", "disabled"]
     usage: ResponseUsage | None
     user: str | None

@@ -57,7 +57,7 @@ from domain.errors import (
     PromptTooLong,
     SemanticError,
 )
-from domain.values import JobId, JobStatus, StopReason, Usage
+from domain.values import JobId, JobStatus, Sampling, StopReason, Usage
 
 PROTOCOL: Final = "openai-responses"
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -74,12 +74,16 @@ class ResponseEnvelope:
         job_id: The job, which gives the response its id.
         created_s: Unix seconds of acceptance.
         diagnosis: What the cache had of the prompt, if the request asks and the prompt is known.
+        sampling: Of the attempt, once one has begun; a live stream does not have it.
+        completed_s: Unix seconds of the end; a live stream does not have it.
     """
 
     job_id: JobId
     created_s: int
     requested: RequestedFields
     diagnosis: CacheDiagnosis | None = None
+    sampling: Sampling | None = None
+    completed_s: int | None = None
 
     @property
     def id(self) -> str:
@@ -116,13 +120,24 @@ def response_object(
         "object": "response",
         "created_at": envelope.created_s,
         "status": status,
+        "completed_at": envelope.completed_s if status == "completed" else None,
         **envelope.requested.echo,  # type: ignore[typeddict-item]  # echo has the rest
+        **_sampled(envelope),
         **members,
     }
     if envelope.requested.compared is not None:
         compared = JobId(envelope.requested.compared)
         whole["prompt_cache_diagnostics"] = _diagnostics(compared, envelope.diagnosis)
     return whole
+
+
+def _sampled(envelope: ResponseEnvelope) -> dict[str, float]:
+    """Return what the answer is drawn with: of its attempt, else of the request, else neutral."""
+    asked, used = envelope.requested.echo, envelope.sampling or Sampling()
+    return {
+        name: getattr(used, name) if envelope.sampling or asked.get(name) is None else asked[name]
+        for name in ("temperature", "top_p", "presence_penalty", "frequency_penalty")
+    }
 
 
 _MISSES: Final[Mapping[Cause, CacheMiss]] = {

@@ -264,10 +264,15 @@ def _load_job(app: App, job_id: JobId) -> StoredResponse:
         requested = decode_fields(app.payloads.get(submitted.wire))
     except (JobNotFound, PayloadMissing):
         raise ResponseNotFound(response_id) from None
+    job = loaded.job
     envelope = ResponseEnvelope(
-        job_id=job_id, created_s=unix_seconds(loaded.job.created_at), requested=requested
+        job_id=job_id,
+        created_s=unix_seconds(job.created_at),
+        requested=requested,
+        sampling=None if job.started is None else job.started.sampling,
+        completed_s=None if job.finished_at is None else unix_seconds(job.finished_at),
     )
-    return StoredResponse(envelope=envelope, job=loaded.job)
+    return StoredResponse(envelope=envelope, job=job)
 
 
 #: Longest wait for the end of a cancelled job, in seconds; a running job ends within a step.

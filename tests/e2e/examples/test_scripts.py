@@ -93,6 +93,33 @@ def test_a_night_reads_files_and_sums_them_up(example_service: Service, tmp_path
     assert all(one["status"] == "completed" for one in readings)
 
 
+def test_a_context_is_known_after_the_death_of_the_worker(
+    example_service: Service, tmp_path: Path
+) -> None:
+    def read(question: str) -> tuple[int, int, str]:
+        output = run(example_service, tmp_path, "kept_context.py", "--question", question)
+        found = re.search(r"known +([\d,]+) tokens, from (\w+)\ncomputed +([\d,]+) tokens", output)
+        assert found is not None, output
+        return int(found[1].replace(",", "")), int(found[3].replace(",", "")), found[2]
+
+    known, document, source = read("What is the capital of France?")
+    assert (known, source) == (0, "none")
+    known, computed, source = read("What is the capital of Italy?")
+    assert source == "ram"
+    assert known + computed == document
+    assert computed < document / 10
+    example_service.kill_part("worker")
+    known, computed, source = read("What is the capital of Spain?")
+    assert source == "disk"
+    assert computed < document / 10
+
+
+def test_a_model_is_tried(example_service: Service, tmp_path: Path) -> None:
+    output = run(example_service, tmp_path, "try_model.py")
+    assert re.search(r"^structured output +yes$", output, re.MULTILINE), output
+    assert len(re.findall(r"^[a-z ]+ holds: ", output, re.MULTILINE)) == 4, output
+
+
 def answered(service: Service) -> int:
     """Return the answered lines of the newest batch."""
     try:

@@ -18,7 +18,7 @@ from ops.log import writer as log_writer
 from ops.log.sql_event_log import SqlEventLog, open_log
 from ops.log.transaction import Append, LogTransaction
 from ops.log.writer import LogWriter
-from tests.support.builders.job_events import draft, started, submitted, worker_event
+from tests.support.builders.job_events import TEXTS, draft, started, submitted, worker_event
 from tests.support.builders.log_files import new_log, raw_connection, verify
 from tests.support.fakes.time import FakeClock
 from tests.support.polling import scaled, wait_until
@@ -208,8 +208,13 @@ def test_a_lock_that_is_held_too_long_refuses_the_append_and_the_log_recovers(
     raw.execute("BEGIN IMMEDIATE")
     with pytest.raises(LogUnavailable, match="locked"):
         log.append(WORKER, [draft(worker_event())], expected_version=0)
+    assert "locked" in str(log._writer.recent_failure())
     raw.execute("ROLLBACK")
     log.append(WORKER, [draft(worker_event())], expected_version=0)
+    assert log._writer.recent_failure() is None
+    figures = log._writer.figures()
+    assert figures["log_write_failures_total"] == {"": 1}
+    assert figures["log_commit_duration_seconds"]["+Inf"] == 1
 
 
 def test_more_waiting_appends_than_the_limit_are_refused(
@@ -232,6 +237,65 @@ def test_more_waiting_appends_than_the_limit_are_refused(
         for one in (held, *waiting):
             assert one.result(scaled(30))
     assert log.head().position == 3
+
+
+def test_more_waiting_bytes_than_the_limit_are_refused(
+    log: SqlEventLog, monkeypatch: pytest.MonkeyPatch, raw: Any
+) -> None:
+    monkeypatch.setattr(log_writer, "WAITING_BYTES_MAX", 1)
+    raw.execute("BEGIN IMMEDIATE")
+    with ThreadPoolExecutor(2) as pool:
+        taken = _a_commit_begins(monkeypatch)
+        held = pool.submit(log.append, WORKER, [draft(worker_event())], expected_version=0)
+        assert taken.wait(scaled(30))
+        # An append that waits alone is taken, whatever its size.
+        big: dict[str, Any] = {"expected_version": 0, "payloads": TEXTS}
+        alone = pool.submit(log.append, JOB, [draft(submitted())], **big)
+        wait_until(lambda: len(log._writer._inbox) == 1)
+        with pytest.raises(LogUnavailable, match="bytes are waiting"):
+            log.append(StreamName("job-2"), [draft(submitted())], **big)
+        raw.execute("ROLLBACK")
+        assert held.result(scaled(30))
+        assert alone.result(scaled(30))
+
+
+def test_an_append_without_a_turn_is_withdrawn_and_never_written(
+    log: SqlEventLog, monkeypatch: pytest.MonkeyPatch, raw: Any
+) -> None:
+    raw.execute("BEGIN IMMEDIATE")
+    with ThreadPoolExecutor(1) as pool:
+        taken = _a_commit_begins(monkeypatch)
+        held = pool.submit(log.append, WORKER, [draft(worker_event())], expected_version=0)
+        assert taken.wait(scaled(30))
+        with monkeypatch.context() as at_once:
+            at_once.setattr(log_writer, "TURN_WAIT_MAX_S", 0.0)
+            with pytest.raises(LogUnavailable, match="no turn to write"):
+                log.append(StreamName("worker-2"), [draft(worker_event())], expected_version=0)
+        raw.execute("ROLLBACK")
+        assert held.result(scaled(30))
+    log.append(StreamName("worker-3"), [draft(worker_event())], expected_version=0)
+    assert log.load(StreamName("worker-2")) == ()
+
+
+def test_a_commit_that_does_not_return_is_an_error_and_may_succeed_later(
+    log: SqlEventLog, monkeypatch: pytest.MonkeyPatch, raw: Any
+) -> None:
+    raw.execute("BEGIN IMMEDIATE")
+    taken = _a_commit_begins(monkeypatch)
+    monkeypatch.setattr(log_writer, "COMMIT_WAIT_MAX_S", 0.0)
+    real = log._writer._enqueue
+
+    def queue(request: Append) -> Any:
+        future = real(request)
+        assert taken.wait(scaled(30))
+        monkeypatch.setattr(log_writer, "TURN_WAIT_MAX_S", 0.0)
+        return future
+
+    monkeypatch.setattr(log._writer, "_enqueue", queue)
+    with pytest.raises(LogUnavailable, match="has not answered"):
+        log.append(WORKER, [draft(worker_event())], expected_version=0)
+    raw.execute("ROLLBACK")
+    assert wait_until(lambda: log.load(WORKER))
 
 
 def test_close_writes_what_was_accepted_and_refuses_what_comes_after(

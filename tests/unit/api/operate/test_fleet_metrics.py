@@ -89,7 +89,7 @@ def test_worker_of_another_version_may_report_what_is_unknown_here() -> None:
     assert samples(fleet, "worker_info") == {("worker-1", "h", "", "ready"): 1}
 
 
-def test_batch_and_cache_are_those_of_the_pulse() -> None:
+def test_places_and_cache_are_those_of_the_pulse() -> None:
     broker = FakeBroker()
     fleet = FleetMetrics(broker.pulses)
     jobs = tuple(JobId(f"job-{number}") for number in range(3))
@@ -105,7 +105,6 @@ def test_batch_and_cache_are_those_of_the_pulse() -> None:
     )
     beat = pulse("worker-1", "a", waiting=waiting, turns=turns, cache=cache)
     broker.pulses.beat(beat)
-    assert samples(fleet, "batch_size") == {("a",): 2}
     assert samples(fleet, "batch_places") == {("a",): 8}
     assert samples(fleet, "engine_waiting")["a", "memory"] == 1
     assert samples(fleet, "pool_utilization_ratio") == {("a",): 0.75}

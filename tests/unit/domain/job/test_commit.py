@@ -9,11 +9,11 @@ import pytest
 from domain.chat.items import Failed
 from domain.errors import ConcurrencyConflict, JobNotFound
 from domain.events.job import JobCancelRequested, JobRetried
-from domain.job.commit import commit, load_job
+from domain.job.commit import commit, end_own_attempt, load_job
 from domain.job.decisions import JobProposal, failed_attempt
 from domain.job.state import Job
 from domain.log.folded_stream import TRIES_MAX
-from domain.values import JobId, JobStatus, StreamName
+from domain.values import JobId, JobStatus, StreamName, WorkerId
 from tests.support.builders.job_events import started
 from tests.support.builders.job_world import JobWorld
 from tests.support.fakes.conflicts import ConflictingAppends
@@ -57,6 +57,19 @@ def test_loaded_job_has_the_facts_of_its_first_and_its_last_event(world: JobWorl
     assert loaded.job.created_at == events[0].recorded_at
     assert loaded.job.created_at.startswith(accepted.strftime("%Y-%m-%dT%H:%M:%S"))
     assert list(loaded.recorded) == list(events)
+
+
+def test_an_attempt_that_its_own_worker_left_ends_before_the_next_one(world: JobWorld) -> None:
+    job_id = world.submit()
+    run(world, job_id, started())
+    loaded = load_job(job_id, log=world.log)
+    assert loaded.job.started is not None
+    worker = loaded.job.started.worker
+    other = end_own_attempt(loaded, WorkerId("other"), log=world.log, ids=world.ids)
+    assert other is loaded
+    ended = end_own_attempt(loaded, worker, log=world.log, ids=world.ids).job
+    assert (ended.status, ended.deaths_without_progress) == (JobStatus.QUEUED, 0)
+    assert world.types(job_id)[-1] == "AttemptFailed"
 
 
 def test_unknown_job_is_no_job(world: JobWorld) -> None:

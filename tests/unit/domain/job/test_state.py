@@ -253,6 +253,12 @@ def test_a_job_that_is_open_or_answered_is_not_tried_again(history: tuple[JobEve
         decide(_job(history), JobRetried(reason="api"))
 
 
+def test_a_line_that_was_never_a_request_is_not_tried_again() -> None:
+    refused = _job((*QUEUED, JobFailed(error="invalid_request", message="no messages")))
+    with pytest.raises(NotRetryable, match="no messages"):
+        decide(refused, JobRetried(reason="api"))
+
+
 def test_repeats_join_any_job_and_the_log_keeps_so_many() -> None:
     job = _job(RUNNING)
     for _ in range(ATTACHED_MAX + 5):

@@ -187,6 +187,31 @@ def test_a_forgotten_context_is_reported_and_freed_when_it_is_collected() -> Non
     assert len(cuts) == 1
 
 
+def test_a_context_that_is_forgotten_while_it_is_adopted_runs_on_and_is_found_no_more() -> None:
+    pool, arrays = _pool(EIGHT)
+    context = _parked(pool, arrays, range(2 * SIZE))
+    pool.forget([context.names[1]])
+    pool.adopt(context, 2 * SIZE)
+    names = list(HASHER.chain(pack_ids(range(3 * SIZE)), SIZE))
+    pool.seal(context, names[2])
+    assert (context.names, pool.contexts()) == (names, [])
+    pool.collect()
+    assert list(arrays.rows) == [context]
+    pool.park(context)
+    pool.collect()
+    assert not arrays.rows
+
+
+def test_a_closed_pool_has_freed_checkpoints_and_contexts() -> None:
+    pool, arrays = _pool(2 * EIGHT, HYBRID)
+    context = _parked(pool, arrays, range(2 * SIZE))
+    assert pool.add_checkpoint(
+        context, CheckpointKind.ANSWER, SIZE + 1, lambda one: arrays.ends.update({one: 11})
+    )
+    pool.close()
+    assert (arrays.rows, arrays.ends, pool.used_bytes) == ({}, {}, 0)
+
+
 def test_a_checkpoint_has_what_it_was_made_of() -> None:
     pool, arrays = _pool(2 * EIGHT, HYBRID)
     context = _parked(pool, arrays, range(2 * SIZE))

@@ -9,7 +9,7 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_prometheus
 
-from ops.observe.exposition import DurationHistogram, Readings, render
+from ops.observe.exposition import HistogramRecorder, Readings, render
 from ops.observe.families import FAMILIES
 
 OPENMETRICS = "text/html;q=0.1,application/openmetrics-text;version=1.0.0"
@@ -23,7 +23,7 @@ def readings() -> Readings:
     found.add("request_queue_depth", 2, priority="interactive")
     found.add("request_queue_depth", 5, priority="batch")
     found.add("pool_utilization_ratio", 0.5, worker="w")
-    durations = DurationHistogram(FAMILIES["cache_persist_duration_seconds"].bounds)
+    durations = HistogramRecorder(FAMILIES["cache_persist_duration_seconds"].bounds)
     for seconds in (0.0005, 0.2, 99.0):
         durations.record(seconds)
     found.add_histogram("cache_persist_duration_seconds", durations.read(), worker="w")
@@ -86,7 +86,7 @@ def test_labels_of_a_sample_are_those_of_its_family() -> None:
 
 def test_parts_of_a_family_come_together() -> None:
     found, more = Readings(), Readings()
-    durations = DurationHistogram(FAMILIES["log_commit_duration_seconds"].bounds).read()
+    durations = HistogramRecorder(FAMILIES["log_commit_duration_seconds"].bounds).read()
     for readings_of, process in ((found, "api"), (more, "engine-1")):
         readings_of.add("log_write_failures_total", 1, process=process)
         readings_of.add_histogram("log_commit_duration_seconds", durations, process=process)

@@ -58,6 +58,18 @@ def test_the_context_limit_is_named_as_such() -> None:
     assert outcome.usage.prompt_tokens + outcome.usage.completion_tokens == 60
 
 
+def test_batch_sizes_are_the_sequences_that_got_a_token_in_a_step() -> None:
+    with FakeEngine(CollectingSink(), SCRIPT) as engine:
+        engine.pause()
+        handles = [submit(engine, f"job-{n}", ask("long", max_tokens=40)) for n in range(3)]
+        engine.resume()
+        assert {finished(handle).usage.completion_tokens for handle in handles} == {40}
+        sizes = engine.counted()["batch_size"]
+    # Every token of the three answers was given in one step or another, most of them together.
+    assert sizes["sum"] == 120
+    assert sizes["1.0"] <= sizes["3.0"] == sizes["+Inf"] < 120
+
+
 def test_a_step_that_fails_once_strikes_no_generation() -> None:
     with FakeEngine(CollectingSink(), SCRIPT) as engine:
         engine.pause()
