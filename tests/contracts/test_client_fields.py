@@ -31,6 +31,7 @@ from openai.types import (
 from openai.types.chat import completion_create_params as chat
 from openai.types.conversations import ConversationCreateParams
 from openai.types.responses import InputTokenCountParams
+from openai.types.responses import response_compact_params as compaction
 from openai.types.responses import response_create_params as responses
 
 from tests.support.builders.api import fake_api
@@ -100,6 +101,12 @@ SURFACES: Mapping[str, Surface] = {
     "input_tokens": Surface(
         path="/v1/responses/input_tokens",
         roots=(InputTokenCountParams,),
+        base={"model": "m", "input": "hi"},
+        table="responses",
+    ),
+    "compact": Surface(
+        path="/v1/responses/compact",
+        roots=(compaction.ResponseCompactParams,),
         base={"model": "m", "input": "hi"},
         table="responses",
     ),

@@ -52,6 +52,8 @@ _SCRIPT: list[dict[str, Any]] = [
     {"after": "Success. Updated", "text": "It is made."},
     {"after": "Tell me more.", "text": _LONG, "hold_at": 60},
     {"after": "And now?", "text": "Nothing is left to do."},
+    {"after": "Write only the summary", "text": "A file was made twice."},
+    {"after": "A file was made twice.", "text": "I know that it was made."},
 ]
 
 
@@ -73,7 +75,9 @@ def stage(tmp_path: Path) -> Iterator[Service]:
 class _Session:
     """A session of Codex in its own home."""
 
-    def __init__(self, codex: Path, service: Service, tmp_path: Path) -> None:
+    def __init__(
+        self, codex: Path, service: Service, tmp_path: Path, *, vendor: str = "semantic"
+    ) -> None:
         self.home = tmp_path / "home"
         self.home.mkdir()
         (tmp_path / "instructions.md").write_text("You change files.")
@@ -81,7 +85,15 @@ class _Session:
 
         def begin(*words: str) -> Any:
             return begun(
-                codex, service, self.home, "-m", "gpt-5.5", *words, more=config, retries=12
+                codex,
+                service,
+                self.home,
+                "-m",
+                "gpt-5.5",
+                *words,
+                more=config,
+                retries=12,
+                vendor=vendor,
             )
 
         self.begin = begin
@@ -153,6 +165,17 @@ def test_codex_runs_a_command_patches_a_file_and_resumes(
         known = now["cached_tokens"]
         assert known >= before["prompt_tokens"] + spoken["completion_tokens"] - 2, (before, now)
         assert known >= 0.95 * before["prompt_tokens"]
+
+
+def test_codex_has_its_conversation_compacted_by_the_service(
+    codex_binary: Path, stage: Service, tmp_path: Path
+) -> None:
+    session = _Session(codex_binary, stage, tmp_path, vendor="OpenAI")
+    name = session.ask("And now?")[0]["thread_id"]
+    said = session.ask("resume", name, "-c", "model_auto_compact_token_limit=10", "Go on.")
+    assert _texts(said)[-1] == "I know that it was made.", said
+    prompts = [job["data"] for job in _events(stage, "JobSubmitted")]
+    assert len(prompts) == 3, prompts
 
 
 def test_a_codex_that_is_killed_frees_its_place_and_resumes(
