@@ -83,6 +83,7 @@ _TITLES: Final[Mapping[int, str]] = MappingProxyType(
         413: "Content too large",
         415: "Unsupported media type",
         417: "Expectation failed",
+        426: "Upgrade required",
         429: "Too many requests",
         431: "Header fields too large",
         500: "Internal error",

@@ -75,9 +75,7 @@ def stage(tmp_path: Path) -> Iterator[Service]:
 class _Session:
     """A session of Codex in its own home."""
 
-    def __init__(
-        self, codex: Path, service: Service, tmp_path: Path, *, vendor: str = "semantic"
-    ) -> None:
+    def __init__(self, codex: Path, service: Service, tmp_path: Path) -> None:
         self.home = tmp_path / "home"
         self.home.mkdir()
         (tmp_path / "instructions.md").write_text("You change files.")
@@ -85,15 +83,7 @@ class _Session:
 
         def begin(*words: str) -> Any:
             return begun(
-                codex,
-                service,
-                self.home,
-                "-m",
-                "gpt-5.5",
-                *words,
-                more=config,
-                retries=12,
-                vendor=vendor,
+                codex, service, self.home, "-m", "gpt-5.5", *words, more=config, retries=12
             )
 
         self.begin = begin
@@ -170,12 +160,23 @@ def test_codex_runs_a_command_patches_a_file_and_resumes(
 def test_codex_has_its_conversation_compacted_by_the_service(
     codex_binary: Path, stage: Service, tmp_path: Path
 ) -> None:
-    session = _Session(codex_binary, stage, tmp_path, vendor="OpenAI")
-    name = session.ask("And now?")[0]["thread_id"]
-    said = session.ask("resume", name, "-c", "model_auto_compact_token_limit=10", "Go on.")
+    session = _Session(codex_binary, stage, tmp_path)
+    vendor = ("-c", "model_providers.semantic.name=OpenAI")
+    name = session.ask(*vendor, "And now?")[0]["thread_id"]
+    limit = ("-c", "model_auto_compact_token_limit=10")
+    said = session.ask("resume", name, *vendor, *limit, "Go on.")
     assert _texts(said)[-1] == "I know that it was made.", said
-    prompts = [job["data"] for job in _events(stage, "JobSubmitted")]
-    assert len(prompts) == 3, prompts
+    assert len(_events(stage, "JobSubmitted")) == 3
+
+
+def test_codex_that_wants_a_websocket_goes_on_by_http_at_once(
+    codex_binary: Path, stage: Service, tmp_path: Path
+) -> None:
+    session = _Session(codex_binary, stage, tmp_path)
+    said = session.ask("-c", "model_providers.semantic.supports_websockets=true", "And now?")
+    assert _texts(said) == ["Nothing is left to do."], said
+    # It reports each repeat of a connection, and any but the first reply of 426 has some.
+    assert [event for event in said if event["type"] == "error"] == [], said
 
 
 def test_a_codex_that_is_killed_frees_its_place_and_resumes(

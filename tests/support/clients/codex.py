@@ -29,7 +29,7 @@ sandbox_mode = "danger-full-access"
 
 {more}
 [model_providers.semantic]
-name = "{vendor}"
+name = "semantic"
 base_url = "{base_url}/v1"
 wire_api = "responses"
 requires_openai_auth = false
@@ -56,13 +56,7 @@ def install() -> Path:
 
 
 def begun(
-    codex: Path,
-    service: Service,
-    home: Path,
-    *arguments: str,
-    more: str = "",
-    retries: int = 2,
-    vendor: str = "semantic",
+    codex: Path, service: Service, home: Path, *arguments: str, more: str = "", retries: int = 2
 ) -> subprocess.Popen[str]:
     """Start the CLI in ``home/work``.
 
@@ -73,10 +67,9 @@ def begun(
         arguments: Arguments of ``codex exec``.
         more: Further lines of its configuration.
         retries: How often it asks again, each time after a longer pause.
-        vendor: Name of its provider; ``OpenAI`` has conversations compacted by the service.
     """
     (_config_home(home) / "config.toml").write_text(
-        CONFIG.format(base_url=service.base_url, more=more, retries=retries, vendor=vendor)
+        CONFIG.format(base_url=service.base_url, more=more, retries=retries)
     )
     return _started([str(codex)], home, "exec", "--json", "--skip-git-repo-check", *arguments)
 
