@@ -102,6 +102,7 @@ _OPENAI_PATHS: Final = (
     "/v1/conversations",
     "/v1/chat",
     "/v1/completions",
+    "/v1/decisions",
     "/v1/embeddings",
     "/v1/rerank",
     "/v1/responses",

@@ -24,6 +24,7 @@ from anthropic.types.messages import BatchCreateParams as MessageBatchParams
 from ollama._types import ChatRequest, EmbeddingsRequest, EmbedRequest, GenerateRequest
 from openai.types import (
     BatchCreateParams,
+    DecisionCreateParams,
     EmbeddingCreateParams,
     FileCreateParams,
     completion_create_params,
@@ -112,6 +113,16 @@ SURFACES: Mapping[str, Surface] = {
     ),
     "conversations": Surface(
         path="/v1/conversations", roots=(ConversationCreateParams,), base={}, table="responses"
+    ),
+    "decisions": Surface(
+        path="/v1/decisions",
+        roots=(DecisionCreateParams,),
+        base={
+            "model": "m",
+            "input": "hi",
+            "questions": [{"type": "predicate", "instructions": "It is short."}],
+        },
+        table="decisions",
     ),
     "embeddings": Surface(
         path="/v1/embeddings",
