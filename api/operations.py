@@ -14,6 +14,7 @@ from api.dialects.anthropic.routes import MESSAGE_OPERATIONS
 from api.dialects.batches.anthropic import MESSAGE_BATCH_OPERATIONS
 from api.dialects.batches.files import FILE_OPERATIONS
 from api.dialects.batches.openai import BATCH_OPERATIONS
+from api.dialects.decisions import DECISION_OPERATIONS
 from api.dialects.embeddings import EMBEDDING_OPERATIONS, RERANK_OPERATIONS
 from api.dialects.jobs.routes import JOB_OPERATIONS, WEBHOOK_OPERATIONS
 from api.dialects.jobs.schedules import SCHEDULE_OPERATIONS
@@ -69,6 +70,7 @@ OPERATIONS: Final = (
     *STORED_OPERATIONS,
     *TEXT_OPERATIONS,
     *EMBEDDING_OPERATIONS,
+    *DECISION_OPERATIONS,
     *RERANK_OPERATIONS,
     *TOKEN_OPERATIONS,
     *RESPONSE_OPERATIONS,

@@ -16,7 +16,7 @@ from api.http.operation import IDEMPOTENCY_KEY, is_retry
 from api.streaming.feed import OpenJob
 from api.streaming.readers import CLIENT_GONE, JobReading
 from domain.audit.recorded_answers import LoggedAnswers
-from domain.chat.request import ChatRequest
+from domain.chat.request import ChatRequest, Message
 from domain.chat.schema_bounds import require_bounded_schemas
 from domain.errors import InvalidRequest, QueueUnavailable, SemanticError
 from domain.events.job import JobSubmitted
@@ -562,7 +562,13 @@ def _commands(app: App, prepared: _PreparedRequest) -> list[NewJob]:
     chats, key = parsed.chats, whole.submitted.idempotency
     asked = [asked_of(replace(whole, request=chat), seeded=parsed.seeded) for chat in chats]
     request = digest_of("\n".join(asked).encode())
-    messages = with_history(app, chats[0], whole.submitted.agent, whole.answers_to).messages
+    turns: list[tuple[Message, ...]] = []
+    for place, chat in enumerate(chats):
+        if place and chat.messages == chats[place - 1].messages:
+            turns.append(turns[-1])
+        else:
+            known = with_history(app, chat, whole.submitted.agent, whole.answers_to)
+            turns.append(known.messages)
     return [
         replace(
             whole,
@@ -575,8 +581,8 @@ def _commands(app: App, prepared: _PreparedRequest) -> list[NewJob]:
                 # The webhook is called once, for the first answer.
                 webhook=whole.submitted.webhook if place == 0 else None,
             ),
-            # Answers to one conversation have the same turns before them; raw prompts have none.
-            request=replace(chat, messages=messages) if chat.raw is None else chat,
+            # Raw prompts have no turns.
+            request=replace(chat, messages=turns[place]) if chat.raw is None else chat,
         )
         for place, chat in enumerate(chats)
     ]

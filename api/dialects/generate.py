@@ -12,8 +12,8 @@ from urllib.parse import quote
 import structlog
 
 from api.app import App
-from api.generation import AssembledAnswer
-from api.http.messages import JOB_HEADER, Reply, Request, StreamReply, json_reply
+from api.generation import AssembledAnswer, ParsedRequest
+from api.http.messages import JOB_HEADER, Caller, Reply, Request, StreamReply, json_reply
 from api.streaming.answers import (
     Encoder,
     JobStream,
@@ -151,8 +151,12 @@ async def run_count(app: App, request: Request, counting: Callable[[], T]) -> T:
 
 
 def _count(app: App, parse: Parse, request: Request) -> int:
-    parsed = parse()
-    identity = app.ownership.identify(request.caller, parsed.agent, is_named=False)
+    return count_parsed(app, parse(), request.caller)
+
+
+def count_parsed(app: App, parsed: ParsedRequest, caller: Caller) -> int:
+    """Return the length of the prompt of a request; blocks until a worker has counted it."""
+    identity = app.ownership.identify(caller, parsed.agent, is_named=False)
     return app.counter.count(with_history(app, parsed.chat, identity.agent, identity.answers_to))
 
 

@@ -417,7 +417,7 @@ WAIT_MAX_S: Final = 60
 #: The official SDKs send it; it is above 0 on a request that they repeat.
 RETRY_COUNT_HEADER: Final = "x-stainless-retry-count"
 
-_KEY_HEADER: Final = "Idempotency-Key"
+KEY_HEADER: Final = "Idempotency-Key"
 #: Printable ASCII without a space at either end.
 _KEY_PATTERN: Final = r"^[!-~]([ -~]*[!-~])?$"
 _PRINTABLE: Final = re.compile(_KEY_PATTERN)
@@ -433,7 +433,7 @@ def is_retry(headers: Mapping[str, str]) -> bool:
 def _key(value: str) -> str:
     if len(value) > KEY_CHARS_MAX or not _PRINTABLE.fullmatch(value):
         msg = f"must be 1 to {KEY_CHARS_MAX} printable ASCII characters"
-        raise InvalidRequest(msg, field=_KEY_HEADER)
+        raise InvalidRequest(msg, field=KEY_HEADER)
     return value
 
 
@@ -447,7 +447,7 @@ def _wait_s(value: str) -> int | None:
 
 #: The key that a client gives a request, so that a repeat of it makes no second job.
 IDEMPOTENCY_KEY: Final = header(
-    _KEY_HEADER,
+    KEY_HEADER,
     {"type": "string", "minLength": 1, "maxLength": KEY_CHARS_MAX, "pattern": _KEY_PATTERN},
     _key,
     None,

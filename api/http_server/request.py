@@ -204,6 +204,12 @@ class RequestHead:
         if self.method == "CONNECT":
             # The bytes after it are not HTTP.
             raise BrokenFraming(501, "method_not_supported", "this server is no proxy")
+        if self.method == "GET" and self._asks_for_websocket():
+            # Codex goes on by HTTP at once after this status, and after others only after retries.
+            message = "no route is served over WebSocket; use HTTP with server-sent events"
+            raise BrokenFraming(
+                426, "websocket_not_served", message, headers={"upgrade": "HTTP/1.1"}
+            )
         if self.fields > limits.headers_max:
             message = f"there are more than {limits.headers_max} header fields"
             raise BrokenFraming(431, "too_many_headers", message)
@@ -211,6 +217,10 @@ class RequestHead:
         if len(self.target) + fields_bytes > limits.head_bytes_max:
             raise head_too_large(limits.head_bytes_max)
         self._check_body(self.body_limit(limits))
+
+    def _asks_for_websocket(self) -> bool:
+        wanted = self.headers.get("upgrade", "").lower().split(",")
+        return "websocket" in (one.partition("/")[0].strip() for one in wanted)
 
     def _check_body(self, limit_bytes: int) -> None:
         length, coding = (

@@ -183,7 +183,8 @@ _MEANINGS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
             "log agents_active agents": "Agents with a job that waits or runs.",
         },
         "Engine": {
-            "worker batch_size{worker} sequences": "Sequences that got a token in one step of a worker.",
+            "worker batch_size{worker} sequences": "Sequences that got a token in one"
+            " step of a worker.",
             "worker batch_places{worker} sequences": "Sequences that run at once at most.",
             "worker engine_waiting{worker,reason} jobs": (
                 "Jobs that a worker has taken and that wait in its engine, by what they wait for."

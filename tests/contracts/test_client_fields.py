@@ -24,6 +24,7 @@ from anthropic.types.messages import BatchCreateParams as MessageBatchParams
 from ollama._types import ChatRequest, EmbeddingsRequest, EmbedRequest, GenerateRequest
 from openai.types import (
     BatchCreateParams,
+    DecisionCreateParams,
     EmbeddingCreateParams,
     FileCreateParams,
     completion_create_params,
@@ -31,6 +32,7 @@ from openai.types import (
 from openai.types.chat import completion_create_params as chat
 from openai.types.conversations import ConversationCreateParams
 from openai.types.responses import InputTokenCountParams
+from openai.types.responses import response_compact_params as compaction
 from openai.types.responses import response_create_params as responses
 
 from tests.support.builders.api import fake_api
@@ -103,8 +105,24 @@ SURFACES: Mapping[str, Surface] = {
         base={"model": "m", "input": "hi"},
         table="responses",
     ),
+    "compact": Surface(
+        path="/v1/responses/compact",
+        roots=(compaction.ResponseCompactParams,),
+        base={"model": "m", "input": "hi"},
+        table="responses",
+    ),
     "conversations": Surface(
         path="/v1/conversations", roots=(ConversationCreateParams,), base={}, table="responses"
+    ),
+    "decisions": Surface(
+        path="/v1/decisions",
+        roots=(DecisionCreateParams,),
+        base={
+            "model": "m",
+            "input": "hi",
+            "questions": [{"type": "predicate", "instructions": "It is short."}],
+        },
+        table="decisions",
     ),
     "embeddings": Surface(
         path="/v1/embeddings",

@@ -25,7 +25,7 @@ from api.dialects.openai_completions import TextKind
 from api.dialects.openai_responses import parse as responses
 from api.dialects.openai_responses.bodies import ResponsesBody
 from api.dialects.openai_responses.encode import PROTOCOL, ResponseEnvelope, ended_response
-from api.dialects.openai_responses.parse import RequestedFields
+from api.dialects.openai_responses.requested import RequestedFields
 from api.errors import error_body, status_of
 from api.generation import (
     AssembledAnswer,
@@ -110,13 +110,17 @@ def _parse_response(body: bytes, defaults: RequestDefaults) -> ParsedRequest:
     if wire.prompt_cache_options and wire.prompt_cache_options.comparison_response_id is not None:
         msg = "a line of a batch stands by itself and is compared with no response"
         raise InvalidRequest(msg, field="prompt_cache_options.comparison_response_id")
-    return responses.parse_request(wire, _requested(wire), (), {}, defaults)
+    if wire.context_management:
+        msg = "a line of a batch is not counted before it runs, so it is not compacted"
+        raise InvalidRequest(msg, field="context_management")
+    requested = _requested(wire)
+    return responses.parse_request(wire, requested, requested.items, {}, defaults)
 
 
 def _requested(wire: ResponsesBody) -> RequestedFields:
     items = responses.input_items(wire)
     for index, item in enumerate(items):
-        if item["type"] == "item_reference":
+        if item["type"] in ("item_reference", "compaction"):
             msg = "a line of a batch stands by itself; send the item"
             raise InvalidRequest(msg, field=f"input.{index}")
     return responses.requested_fields(wire, items)

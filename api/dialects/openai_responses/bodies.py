@@ -68,6 +68,8 @@ _ITEM_TYPES: Final = frozenset(
         "computer_call",
         "computer_call_output",
         "additional_tools",
+        "compaction",
+        "compaction_trigger",
     }
 )
 
@@ -260,6 +262,13 @@ class ConversationBody(RequestBody):
     metadata: Pairs | None = None
 
 
+class CompactionRule(RequestBody):
+    """When the conversation before a response is compacted, in tokens of its prompt."""
+
+    type: Literal["compaction"]
+    compact_threshold: Annotated[int, Field(ge=1, le=INT64_MAX)] | None = None
+
+
 class ResponsesBody(SamplingBody):
     """The body of ``POST /v1/responses``.
 
@@ -294,7 +303,7 @@ class ResponsesBody(SamplingBody):
     prompt_cache_key: str | None = None
     prompt_cache_options: CacheOptions | None = None
     background_options: BackgroundOptions | None = None
-    context_management: Annotated[list[Any], Field(max_length=0)] | None = None
+    context_management: Annotated[Items[CompactionRule], Field(max_length=1)] | None = None
     moderation: Unsupported = None
 
     @property
@@ -309,15 +318,28 @@ class ResponsesBody(SamplingBody):
         return bool(self.prompt_cache_options and self.prompt_cache_options.prewarm)
 
 
-def _loaded_if_null(name: object) -> object:
-    return "" if name is None else name
+def _empty_if_null(value: object) -> object:
+    return "" if value is None else value
 
 
 class InputTokensBody(ResponsesBody):
     """The body of ``POST /v1/responses/input_tokens``; fields of the answer have no effect."""
 
-    model: Annotated[Name | Literal[""], BeforeValidator(_loaded_if_null)] = ""
+    model: Annotated[Name | Literal[""], BeforeValidator(_empty_if_null)] = ""
     personality: Unsupported = None
+
+
+class CompactBody(ResponsesBody):
+    """The body of ``POST /v1/responses/compact``.
+
+    Codex sends the tools of the conversation too, so that the beginning of the prompt stays.
+    """
+
+    model: Annotated[Name | Literal[""], BeforeValidator(_empty_if_null)] = ""
+    input: Annotated[str | Items[InputItem], BeforeValidator(_empty_if_null)] = ""
+    stream: Literal[False] | None = None
+    background: Literal[False] | None = None
+    context_management: Unsupported = None
 
 
 class InputTokenCount(TypedDict):
@@ -405,6 +427,16 @@ class ResponseObject(TypedDict):
     truncation: Literal["auto", "disabled"]
     usage: ResponseUsage | None
     user: str | None
+
+
+class CompactedResponse(TypedDict):
+    """A conversation that was compacted: the messages of the user, and the compaction."""
+
+    id: str
+    object: Literal["response.compaction"]
+    created_at: int
+    output: list[dict[str, Any]]
+    usage: ResponseUsage
 
 
 class ResponseItems(TypedDict):

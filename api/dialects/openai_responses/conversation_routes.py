@@ -28,9 +28,8 @@ from api.dialects.openai_responses.routes import (
     PAGE_PARAMETERS,
     page_of_items,
     read_page,
-    resolve_item,
-    turn_items,
 )
+from api.dialects.openai_responses.stored import resolve_item, turn_items
 from api.generation import job_hex, unix_seconds
 from api.http.bodies import parse_body
 from api.http.messages import Reply, Request, json_reply

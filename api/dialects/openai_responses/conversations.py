@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from api.app import App
 from api.dialects.agents.turns import claim_turn
-from api.dialects.openai_responses.parse import Item
+from api.dialects.openai_responses.requested import Item
 from api.generation import Claim
 from api.http.messages import Request
 from api.http.operation import IDEMPOTENCY_KEY

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn, TypeVar
@@ -25,9 +24,11 @@ from api.dialects.openai_responses.client_tools import (
     stored_output,
     stored_parts,
 )
+from api.dialects.openai_responses.compaction import COMPACT_INSTRUCTION, summary_turn
+from api.dialects.openai_responses.requested import Item, RequestedFields, encode_fields
 from api.dialects.openai_responses.tools import (
     INPUT,
-    ToolKinds,
+    ResponseTools,
     echoed_choice,
     echoed_tool,
     found_tools_text,
@@ -58,13 +59,11 @@ from api.generation import (
 )
 from api.http.bodies import parse_body
 from domain.chat.images import unmarked
-from domain.chat.request import ChatRequest, Message, Role, ToolCall, canonical_json
+from domain.chat.request import ChatRequest, Message, Role, ToolCall, ToolChoice
 from domain.errors import (
     InvalidRequest,
 )
 from domain.values import Priority
-
-Item = Mapping[str, Any]
 
 _ROLES: Final[Mapping[str, Role]] = {
     "system": "system",
@@ -116,6 +115,10 @@ def item_turns(items: Iterable[Item]) -> list[Message]:
         assistant = _AssistantTurn()
         if item["type"] in _RESULTS:
             turns.append(_result_turn(item))
+        elif item["type"] == "compaction":
+            turns.append(summary_turn(item))
+        elif item["type"] == "compaction_trigger":
+            continue
         elif item["type"] == _ADDED:
             text = f"Further tools:\n{found_tools_text(item['tools'])}"
             turns.append(Message(role="system", content=text))
@@ -243,6 +246,15 @@ def _stored_fields(item: InputItem, kind: str, where: str) -> dict[str, Any] | N
         return _stored_call(item, kind, where)
     if kind in _RESULTS:
         return _stored_result(item, kind, where)
+    return _stored_other(item, kind, where)
+
+
+def _stored_other(item: InputItem, kind: str, where: str) -> dict[str, Any] | None:
+    if kind == "compaction":
+        content = _required(item.encrypted_content, where, "encrypted_content")
+        return {"type": kind, "encrypted_content": content}
+    if kind == "compaction_trigger":
+        return {"type": kind}
     if kind == "reasoning":
         content = text_of(item.content if isinstance(item.content, list) else None)
         reasoning: dict[str, Any] = {
@@ -333,36 +345,14 @@ _PREFIXES: Final[Mapping[str, str]] = {
     **CLIENT_RESULTS,
     _ADDED: "at",
     "reasoning": "rs",
+    "compaction": "cmp",
+    "compaction_trigger": "cmt",
 }
 
 
 def _with_own_id(item: Item, names: str, index: int) -> dict[str, Any]:
     # The letter i separates these ids from the ids of answers.
     return {"id": f"{_PREFIXES[item['type']]}_{names}_i{index}", **item}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestedFields:
-    """Fields of a request that the log stores and the response object repeats.
-
-    Attributes:
-        is_stored: Whether the response can be retrieved later.
-        is_background: Whether the response goes on without a connection.
-        is_signed: Whether ``encrypted_content`` carries the reasoning.
-        echo: Members of the response object that only repeat the request.
-        is_prewarm: Whether only the prompt was read, and no output is missing.
-        compared: The job that the cache diagnosis compares with; "" where it did not exist.
-    """
-
-    items: tuple[Item, ...]
-    previous: str | None
-    is_stored: bool
-    is_background: bool
-    is_signed: bool
-    kinds: ToolKinds
-    echo: Mapping[str, Any]
-    compared: str | None = None
-    is_prewarm: bool = False
 
 
 _ENCRYPTED: Final = "reasoning.encrypted_content"
@@ -408,6 +398,7 @@ def requested_fields(
         is_stored=wire.store is not False,
         is_background=bool(wire.background),
         is_prewarm=wire.is_prewarm,
+        is_compaction=bool(items) and items[-1]["type"] == "compaction_trigger",
         is_signed=_ENCRYPTED in (wire.include or ()),
         kinds=toolbox_of(wire.tools, found_tools((*before, *items))).kinds,
         echo=_echo(wire),
@@ -426,26 +417,25 @@ def input_items(wire: ResponsesBody) -> list[dict[str, Any]]:
 def parse_request(
     wire: ResponsesBody,
     requested: RequestedFields,
-    before: Sequence[Item],
+    items: Sequence[Item],
     headers: Mapping[str, str],
     defaults: RequestDefaults,
 ) -> ParsedRequest:
     """Parse a request.
 
     Args:
-        before: Items of the previous responses, oldest first.
+        items: The conversation with the input, oldest first; compactions have their ``SUMMARY``.
     """
-    items = (*before, *requested.items)
     box = toolbox_of(wire.tools, found_tools(items))
-    choice = tool_choice_of(wire.tool_choice, box, parallel=wire.parallel_tool_calls is not False)
+    choice = _choice_of(wire, box, requested)
     continuation = wire.background_options.continuation_id if wire.background_options else None
     effort = wire.reasoning.effort if wire.reasoning is not None else None
-    wanted = wire.text.format if wire.text is not None else None
+    wanted = wire.text.format if wire.text is not None and not requested.is_compaction else None
     chat = ChatRequest(
         model=wire.model or defaults.model,
         messages=merge_turns(
             [wire.instructions] if wire.instructions else (),
-            with_verbosity(item_turns(items), wire.text.verbosity if wire.text else None),
+            _asked_turns(wire, requested, items),
         ),
         max_tokens=0
         if wire.is_prewarm
@@ -477,37 +467,19 @@ def parse_request(
     )
 
 
-def encode_fields(requested: RequestedFields) -> bytes:
-    """Return the stored form of the fields of a request."""
-    return canonical_json(
-        {
-            "items": list(requested.items),
-            "previous": requested.previous,
-            "is_stored": requested.is_stored,
-            "is_background": requested.is_background,
-            "is_signed": requested.is_signed,
-            "is_prewarm": requested.is_prewarm,
-            "kinds": requested.kinds,
-            "echo": requested.echo,
-            "compared": requested.compared,
-        }
-    )
+def _choice_of(wire: ResponsesBody, box: ResponseTools, requested: RequestedFields) -> ToolChoice:
+    if requested.is_compaction:
+        return ToolChoice(mode="none")
+    return tool_choice_of(wire.tool_choice, box, parallel=wire.parallel_tool_calls is not False)
 
 
-def decode_fields(payload: bytes) -> RequestedFields:
-    """Return the fields that ``encode_fields`` encoded."""
-    data = json.loads(payload)
-    return RequestedFields(
-        items=tuple(data["items"]),
-        previous=data["previous"],
-        is_stored=data["is_stored"],
-        is_background=data["is_background"],
-        is_signed=data["is_signed"],
-        is_prewarm=data.get("is_prewarm", False),
-        kinds=data.get("kinds", {}),
-        echo=data["echo"],
-        compared=data.get("compared"),
-    )
+def _asked_turns(
+    wire: ResponsesBody, requested: RequestedFields, items: Sequence[Item]
+) -> Sequence[Message]:
+    turns = item_turns(items)
+    if requested.is_compaction:
+        turns.append(Message(role="user", content=COMPACT_INSTRUCTION))
+    return with_verbosity(turns, wire.text.verbosity if wire.text else None)
 
 
 def conversation_of(wire: ResponsesBody) -> str | None:

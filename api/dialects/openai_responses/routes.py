@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from api.app import App
@@ -12,17 +14,29 @@ from api.dialects.generate import (
     ATTACHED_HEADER,
     GENERATION_FAILURES,
     answer_open,
+    count_parsed,
     count_prompt,
+    run_count,
 )
 from api.dialects.openai_responses import parse as responses
 from api.dialects.openai_responses.bodies import (
     RESPONSE_ID_PATTERN,
+    CompactBody,
+    CompactedResponse,
     InputTokenCount,
     InputTokensBody,
     ResponseDeleted,
     ResponseItems,
     ResponseObject,
     ResponsesBody,
+)
+from api.dialects.openai_responses.compaction import (
+    DEFAULT_SHARE,
+    compacting,
+    compaction_item,
+    newest_question,
+    shown_items,
+    summary_of,
 )
 from api.dialects.openai_responses.conversations import (
     ConversationTurn,
@@ -32,25 +46,28 @@ from api.dialects.openai_responses.conversations import (
 from api.dialects.openai_responses.encode import (
     PROTOCOL,
     ResponseEnvelope,
-    ResponsesEncoder,
     ended_response,
-    find_item,
-    response_object,
-    unfinished_status,
+    usage_of,
 )
-from api.dialects.openai_responses.parse import (
-    Item,
-    RequestedFields,
-    decode_fields,
-    input_items,
-    listed_items,
-    requested_fields,
+from api.dialects.openai_responses.parse import listed_items
+from api.dialects.openai_responses.requested import Item, RequestedFields
+from api.dialects.openai_responses.stored import (
+    all_input_items,
+    diagnosed,
+    load_envelope,
+    load_object,
+    load_response,
+    read_summary,
+    resolve,
+    turn_items,
 )
-from api.generation import AssembledAnswer, ParsedRequest, job_hex, unix_seconds
+from api.dialects.openai_responses.stream import ResponsesEncoder, error_event
+from api.generation import AssembledAnswer, ParsedRequest, job_hex
 from api.http.bodies import INT64_MAX, parse_body
 from api.http.messages import JOB_HEADER, Access, Caller, Reply, Request, StreamReply, json_reply
 from api.http.operation import (
     IDEMPOTENCY_KEY,
+    KEY_HEADER,
     Operation,
     Order,
     PageOfRows,
@@ -62,218 +79,16 @@ from api.http.operation import (
     text,
     whole_number,
 )
-from api.streaming.answers import JobStream, abandoned_on_error, wait_for_end
+from api.http.sse import Comment, encode
+from api.streaming.answers import JobStream, abandoned_on_error, collect_job, wait_for_end
 from api.submit import accept_job, open_answer
-from domain.chat.items import Failed, Finished
-from domain.chat.stored_answer import StoredAnswer
 from domain.errors import (
+    EngineFailure,
     InvalidRequest,
-    JobNotFound,
-    PayloadMissing,
-    PreviousResponseNotFound,
-    ResponseNotFound,
+    SemanticError,
 )
 from domain.events.job import JobHidden
-from domain.job.commit import commit, load_job
-from domain.job.state import Job
-from domain.values import JobId, JobStatus, StopReason
-
-
-def current_response(
-    envelope: ResponseEnvelope, view: Job | None, stored: StoredAnswer | None
-) -> ResponseObject:
-    """Return a response as it is now."""
-    if view is None or not view.status.is_terminal:
-        status = JobStatus.QUEUED if view is None else view.status
-        return response_object(envelope, unfinished_status(envelope, status))
-    answer = AssembledAnswer() if stored is None else AssembledAnswer.from_stored(view, stored)
-    answer.ending = _ending(view)
-    return ended_response(envelope, answer)
-
-
-def _ending(view: Job) -> Finished | Failed:
-    if view.error is not None or view.stop_reason is None:
-        message = view.error_message or "the job failed"
-        return Failed(error=view.error or "failure", message=message, retryable=False)
-    return Finished(
-        stop_reason=StopReason(view.stop_reason),
-        usage=view.usage,
-        stop_sequence=view.stop_sequence,
-    )
-
-
-#: Responses of one conversation; each is read from the log at every turn.
-CHAIN_MAX: Final = 1000
-
-_RESPONSE_NAME: Final = re.compile(RESPONSE_ID_PATTERN)
-_ITEM_ID: Final = re.compile(r"(?:msg|rs|fc|ctc|tsc)_([0-9a-f]{32})_\d{1,9}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredResponse:
-    """A response in the log."""
-
-    envelope: ResponseEnvelope
-    job: Job
-
-
-def load_envelope(app: App, job_id: JobId) -> ResponseEnvelope:
-    """Return the request of a job that was accepted on this connection.
-
-    The client may have asked not to store the response.
-
-    Raises:
-        ResponseNotFound: The job does not exist, or is not of this dialect.
-    """
-    return _load_job(app, job_id).envelope
-
-
-def load_response(app: App, response_id: str) -> StoredResponse:
-    """Return a response that a client may look up.
-
-    Raises:
-        ResponseNotFound: It does not exist, was deleted, or was not to be stored.
-    """
-    if not _RESPONSE_NAME.match(response_id):
-        raise ResponseNotFound(response_id)
-    found = _load_job(app, JobId("job-" + response_id.removeprefix("resp_")))
-    if found.job.hidden or not found.envelope.requested.is_stored:
-        raise ResponseNotFound(response_id)
-    return found
-
-
-def _present(app: App, found: StoredResponse) -> ResponseObject:
-    """Return a response as it is now."""
-    view = app.views.get(found.envelope.job_id)
-    stored = None if view is None else app.records.read_stored(view)
-    return current_response(_diagnosed(app, found.envelope), view, stored)
-
-
-def _diagnosed(app: App, envelope: ResponseEnvelope) -> ResponseEnvelope:
-    """Return the envelope with the cache diagnosis, if the request asks for one."""
-    if not envelope.requested.compared:
-        return envelope
-    return replace(envelope, diagnosis=app.records.diagnose(envelope.job_id))
-
-
-def load_object(app: App, response_id: str) -> ResponseObject:
-    """Return a response as it is now by its id; raises as ``load`` does."""
-    return _present(app, load_response(app, response_id))
-
-
-def _resolve(
-    app: App, wire: ResponsesBody, caller: Caller, before: list[Item]
-) -> tuple[RequestedFields, list[Item]]:
-    """Return a request without references, and the items of the conversation before it.
-
-    Args:
-        before: The items of the ``conversation`` that it names.
-
-    Raises:
-        InvalidRequest: An item is not valid, or the target of a reference does not exist; or
-            the conversation has too many responses, or one of them has not ended.
-        PreviousResponseNotFound: A response of the conversation does not exist.
-    """
-    items = [resolve_item(app, item, index, caller) for index, item in enumerate(input_items(wire))]
-    before = [*before, *_conversation(app, wire.previous_response_id, caller)]
-    requested = requested_fields(wire, items, before)
-    return replace(requested, compared=_compared(app, wire, caller)), before
-
-
-def _compared(app: App, wire: ResponsesBody, caller: Caller) -> str | None:
-    """Return the job of the response that the request wants its cache compared with."""
-    options = wire.prompt_cache_options
-    if options is None or options.comparison_response_id is None:
-        return None
-    try:
-        return _load_visible(app, options.comparison_response_id, caller).job.id
-    except ResponseNotFound:
-        return ""
-
-
-def all_input_items(app: App, response_id: str, caller: Caller) -> list[dict[str, Any]]:
-    """Return the input items of a response, with those of the conversation before it."""
-    found = load_response(app, response_id)
-    requested = found.envelope.requested
-    before = _conversation(app, requested.previous, caller)
-    return listed_items((*before, *requested.items), job_hex(found.envelope.job_id))
-
-
-def turn_items(app: App, job_id: JobId) -> list[Item]:
-    """Return the items of a response and its answer, each with an id; raises as ``load`` does."""
-    found = _load_job(app, job_id)
-    own = listed_items(found.envelope.requested.items, job_hex(job_id))
-    return [*own, *_output_of(app, found)]
-
-
-def _conversation(app: App, last: str | None, caller: Caller) -> list[Item]:
-    """Return the items of a response and of those that it continues, oldest first."""
-    parts: list[Sequence[Item]] = []
-    previous = last
-    while previous is not None:
-        if len(parts) >= CHAIN_MAX:
-            msg = f"the conversation has more than {CHAIN_MAX} responses"
-            raise InvalidRequest(msg, field="previous_response_id")
-        try:
-            found = _load_visible(app, previous, caller)
-        except ResponseNotFound:
-            raise PreviousResponseNotFound(previous) from None
-        parts.append((*found.envelope.requested.items, *_output_of(app, found)))
-        previous = found.envelope.requested.previous
-    return [item for part in reversed(parts) for item in part]
-
-
-def _output_of(app: App, found: StoredResponse) -> Sequence[Item]:
-    if not found.job.status.is_terminal:
-        msg = f"response {found.envelope.id} has not ended"
-        raise InvalidRequest(msg, field="previous_response_id")
-    return _present(app, found)["output"]
-
-
-def resolve_item(app: App, item: Item, index: int, caller: Caller) -> dict[str, Any]:
-    """Return an item, or the target of a reference."""
-    if item["type"] != "item_reference":
-        return dict(item)
-    named = _ITEM_ID.fullmatch(item["id"])
-    try:
-        found = _load_visible(app, f"resp_{named[1]}", caller) if named else None
-    except ResponseNotFound:
-        found = None
-    target = find_item(_output_of(app, found), item["id"]) if found is not None else None
-    if target is None:
-        msg = f"item {item['id']} does not exist"
-        raise InvalidRequest(msg, field=f"input.{index}.id")
-    return dict(target)
-
-
-def _load_visible(app: App, response_id: str, caller: Caller) -> StoredResponse:
-    """Return a response that the caller may refer to; raises as ``load`` does."""
-    found = load_response(app, response_id)
-    missing = ResponseNotFound(response_id)
-    app.ownership.require(caller, found.envelope.job_id, missing)
-    return found
-
-
-def _load_job(app: App, job_id: JobId) -> StoredResponse:
-    response_id = f"resp_{job_id.removeprefix('job-')}"
-    try:
-        loaded = load_job(job_id, log=app.log)
-        submitted = loaded.job.submitted
-        if submitted is None or submitted.protocol != PROTOCOL or submitted.wire is None:
-            raise ResponseNotFound(response_id)
-        requested = decode_fields(app.payloads.get(submitted.wire))
-    except (JobNotFound, PayloadMissing):
-        raise ResponseNotFound(response_id) from None
-    job = loaded.job
-    envelope = ResponseEnvelope(
-        job_id=job_id,
-        created_s=unix_seconds(job.created_at),
-        requested=requested,
-        sampling=None if job.started is None else job.started.sampling,
-        completed_s=None if job.finished_at is None else unix_seconds(job.finished_at),
-    )
-    return StoredResponse(envelope=envelope, job=job)
-
+from domain.job.commit import commit
 
 #: Longest wait for the end of a cancelled job, in seconds; a running job ends within a step.
 CANCEL_WAIT_S: Final = 10.0
@@ -294,7 +109,18 @@ PAGE_PARAMETERS: Final = (_LIMIT, _ORDER, _AFTER)
 
 async def create_response(app: App, request: Request) -> Reply | StreamReply:
     """Generate an answer in OpenAI's Responses format."""
-    parsed, is_background = await app.call(_parse, app, request)
+    turn, parsed = await app.call(_plan, app, request)
+    due = partial(_is_due, app, turn, parsed)
+    if turn.may_be_compacted and await run_count(app, request, due):
+        if parsed.stream and not turn.requested.is_background:
+            return StreamReply(pieces=_compacted_stream(app, turn, request))
+        parsed = await _compacted(app, turn, request)
+    return await _answer(app, parsed, request, is_background=turn.requested.is_background)
+
+
+async def _answer(
+    app: App, parsed: ParsedRequest, request: Request, *, is_background: bool = False
+) -> Reply | StreamReply:
     if is_background:
         return await _in_background(parsed, request, app)
     _, job = await open_answer(app, lambda: parsed, request, protocol=PROTOCOL)
@@ -313,12 +139,102 @@ async def create_response(app: App, request: Request) -> Reply | StreamReply:
     )
 
 
+def _is_due(app: App, turn: _Turn, parsed: ParsedRequest) -> bool:
+    """Whether the prompt of a turn has reached its threshold; blocks."""
+    threshold = next(rule.compact_threshold for rule in turn.wire.context_management or ())
+    if threshold is None:
+        lengths = [card.context_length for card in app.serving.cards()]
+        threshold = int(DEFAULT_SHARE * min(lengths, default=INT64_MAX))
+    return count_parsed(app, parsed, turn.caller) >= threshold
+
+
+async def _compacted(app: App, turn: _Turn, request: Request) -> ParsedRequest:
+    """Compact the conversation of a turn by a job of its own, and return what then is generated.
+
+    Raises:
+        SemanticError: No summary was written.
+    """
+    summing = compacting(turn.requested, kept=newest_question(turn.conversation))
+    envelope, answer = await _summarize(app, replace(turn, requested=summing, held=None), request)
+    item = compaction_item(envelope.job_id, summary_of(answer))
+    behind = replace(turn, requested=replace(turn.requested, compacted=item))
+    return await app.call(_parsed, app, behind, request)
+
+
+async def _compacted_stream(app: App, turn: _Turn, request: Request) -> AsyncIterator[bytes]:
+    """Stream the answer to a turn that is compacted first, with comments meanwhile."""
+
+    async def answered() -> Reply | StreamReply:
+        return await _answer(app, await _compacted(app, turn, request), request)
+
+    opening = asyncio.ensure_future(answered())
+    try:
+        while not (await asyncio.wait([opening], timeout=app.ping_s))[0]:
+            yield encode([Comment("ping")])
+        reply = opening.result()
+    except SemanticError as error:
+        yield encode([error_event(error, 0, request.id)])
+        return
+    finally:
+        opening.cancel()
+    assert isinstance(reply, StreamReply), "the turn wants a stream"  # noqa: S101 - for the checker
+    pieces = reply.pieces
+    try:
+        async for piece in pieces:
+            yield piece
+    finally:
+        if isinstance(pieces, JobStream):
+            await pieces.aclose()
+
+
+async def _summarize(
+    app: App, turn: _Turn, request: Request
+) -> tuple[ResponseEnvelope, AssembledAnswer]:
+    """Have the model write the summary of a conversation; raises as ``_compacted`` does."""
+    parsed = await app.call(_parsed, app, turn, request)
+    key = IDEMPOTENCY_KEY.read(request)
+    if key is not None and turn.requested.kept is not None:
+        # The answer behind the compaction has the key of the request.
+        digest = hashlib.sha256(f"compaction {key}".encode()).hexdigest()
+        request = replace(request, headers={**request.headers, KEY_HEADER.lower(): digest})
+    _, job = await open_answer(app, lambda: parsed, request, protocol=PROTOCOL)
+    async with abandoned_on_error([job]):
+        envelope = await app.call(load_envelope, app, job.id)
+    answer = await collect_job(job)
+    if not summary_of(answer):
+        msg = "the model wrote no summary"
+        raise EngineFailure(msg)
+    return envelope, answer
+
+
+async def compact_response(app: App, request: Request) -> Reply:
+    """Compact a conversation: a job writes its summary, and an item refers to it."""
+    turn, _ = await app.call(_plan, app, request, CompactBody)
+    if not turn.wire.input:
+        turn = replace(turn, requested=replace(turn.requested, items=()))
+    if not turn.conversation:
+        msg = "there is no conversation to compact"
+        raise InvalidRequest(msg, field="input")
+    turn = replace(turn, requested=compacting(turn.requested))
+    envelope, answer = await _summarize(app, turn, request)
+    questions = [item for item in turn.conversation if item.get("role") == "user"]
+    compaction = compaction_item(envelope.job_id, summary_of(answer))
+    body: CompactedResponse = {
+        "id": envelope.id,
+        "object": "response.compaction",
+        "created_at": envelope.created_s,
+        "output": [*listed_items(questions, job_hex(envelope.job_id)), compaction],
+        "usage": usage_of(answer.finished().usage),
+    }
+    return json_reply(body, headers={JOB_HEADER: envelope.job_id})
+
+
 async def count_input_tokens(app: App, request: Request) -> Reply:
     """Count the tokens of the prompt of a response.
 
     A response reports the same number.
     """
-    tokens = await count_prompt(app, lambda: _parse(app, request, InputTokensBody)[0], request)
+    tokens = await count_prompt(app, lambda: _plan(app, request, InputTokensBody)[1], request)
     body: InputTokenCount = {"object": "response.input_tokens", "input_tokens": tokens}
     return json_reply(body)
 
@@ -374,20 +290,60 @@ def page_of_items(items: list[dict[str, Any]], wanted: PageOfRows) -> ResponseIt
     return {"object": "list", "data": page, "has_more": more, **edges(page)}
 
 
-def _parse(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Turn:
+    """A request of a turn, with the conversation before it.
+
+    Attributes:
+        before: The items of the earlier responses.
+        held: The turn of the ``conversation`` that it names.
+    """
+
+    wire: ResponsesBody
+    requested: RequestedFields
+    before: Sequence[Item]
+    held: ConversationTurn | None
+    caller: Caller
+
+    @property
+    def conversation(self) -> Sequence[Item]:
+        """The items of the conversation, the input included, oldest first."""
+        return (*self.before, *self.requested.items)
+
+    @property
+    def may_be_compacted(self) -> bool:
+        """Whether the request wants it, and something precedes the newest question."""
+        older = len(self.conversation) - newest_question(self.conversation)
+        return bool(self.wire.context_management) and older > 0
+
+
+def _plan(
     app: App, request: Request, kind: type[ResponsesBody] = ResponsesBody
-) -> tuple[ParsedRequest, bool]:
+) -> tuple[_Turn, ParsedRequest]:
+    """Return the turn of a request, and the generation that it asks for; blocks."""
     wire = responses.checked(parse_body(kind, request.body))
     held: ConversationTurn | None = None
     before: list[Item] = []
     if (conversation := responses.conversation_of(wire)) is not None:
         held = plan_conversation_turn(app, conversation, request)
         before += items_of(held.held, [turn_items(app, job_id) for job_id in held.jobs])
-    requested, before = _resolve(app, wire, request.caller, before)
-    parsed = responses.parse_request(wire, requested, before, request.headers, app.defaults)
-    if held is not None:
-        parsed = replace(parsed, agent=held.agent, claim=held.claim)
-    return parsed, requested.is_background
+    requested, before = resolve(app, wire, request.caller, before)
+    turn = _Turn(wire=wire, requested=requested, before=before, held=held, caller=request.caller)
+    return turn, _parsed(app, turn, request)
+
+
+def _parsed(app: App, turn: _Turn, request: Request) -> ParsedRequest:
+    """Return the generation that a turn asks for; blocks."""
+    items = list(turn.conversation)
+    if turn.requested.compacted is not None:
+        items.append(turn.requested.compacted)
+    shown = shown_items(items, partial(read_summary, app, turn.caller), len(turn.before))
+    parsed = responses.parse_request(
+        turn.wire, turn.requested, shown, request.headers, app.defaults
+    )
+    if turn.held is not None:
+        parsed = replace(parsed, agent=turn.held.agent, claim=turn.held.claim)
+    return parsed
 
 
 async def _in_background(parsed: ParsedRequest, request: Request, app: App) -> Reply | StreamReply:
@@ -406,7 +362,7 @@ async def _stream(
     envelope: ResponseEnvelope, after: int, request: Request, app: App
 ) -> StreamReply:
     """Stream the events of a response; a client that leaves ends the stream and not the job."""
-    envelope = await app.call(_diagnosed, app, envelope)
+    envelope = await app.call(diagnosed, app, envelope)
     job = await app.feed.open_job(envelope.job_id, request)
     encoder = ResponsesEncoder(envelope, request_id=request.id, after=after)
     pieces = JobStream(job, encoder, ping_s=app.ping_s)
@@ -432,6 +388,17 @@ RESPONSE_OPERATIONS: Final = (
         reply=InputTokenCount,
         access=Access.READ,
         responses={429: "Too many prompts wait to be counted"},
+    ),
+    Operation(
+        "POST /v1/responses/compact",
+        compact_response,
+        id="compactResponse",
+        summary="Shorten a conversation to the messages of the user and a summary",
+        parameters=(IDEMPOTENCY_KEY,),
+        body=CompactBody,
+        example={"model": "semantic-demo", "input": "Say hello."},
+        reply=CompactedResponse,
+        responses=GENERATION_FAILURES,
     ),
     Operation(
         "GET /v1/responses/{response_id}",

@@ -52,6 +52,8 @@ _SCRIPT: list[dict[str, Any]] = [
     {"after": "Success. Updated", "text": "It is made."},
     {"after": "Tell me more.", "text": _LONG, "hold_at": 60},
     {"after": "And now?", "text": "Nothing is left to do."},
+    {"after": "Write only the summary", "text": "A file was made twice."},
+    {"after": "A file was made twice.", "text": "I know that it was made."},
 ]
 
 
@@ -153,6 +155,28 @@ def test_codex_runs_a_command_patches_a_file_and_resumes(
         known = now["cached_tokens"]
         assert known >= before["prompt_tokens"] + spoken["completion_tokens"] - 2, (before, now)
         assert known >= 0.95 * before["prompt_tokens"]
+
+
+def test_codex_has_its_conversation_compacted_by_the_service(
+    codex_binary: Path, stage: Service, tmp_path: Path
+) -> None:
+    session = _Session(codex_binary, stage, tmp_path)
+    vendor = ("-c", "model_providers.semantic.name=OpenAI")
+    name = session.ask(*vendor, "And now?")[0]["thread_id"]
+    limit = ("-c", "model_auto_compact_token_limit=10")
+    said = session.ask("resume", name, *vendor, *limit, "Go on.")
+    assert _texts(said)[-1] == "I know that it was made.", said
+    assert len(_events(stage, "JobSubmitted")) == 3
+
+
+def test_codex_that_wants_a_websocket_goes_on_by_http_at_once(
+    codex_binary: Path, stage: Service, tmp_path: Path
+) -> None:
+    session = _Session(codex_binary, stage, tmp_path)
+    said = session.ask("-c", "model_providers.semantic.supports_websockets=true", "And now?")
+    assert _texts(said) == ["Nothing is left to do."], said
+    # It reports each repeat of a connection, and any but the first reply of 426 has some.
+    assert [event for event in said if event["type"] == "error"] == [], said
 
 
 def test_a_codex_that_is_killed_frees_its_place_and_resumes(

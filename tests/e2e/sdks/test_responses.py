@@ -219,3 +219,18 @@ def test_conversation_goes_on_after_a_restart(own_oai: tuple[Service, openai.Ope
     listed = list(oai.responses.input_items.list(third.id, order="asc", limit=2))
     roles = [item.role for item in listed if item.type == "message"]
     assert roles == ["user", "assistant", "user", "assistant", "user"]
+
+
+def test_a_conversation_is_compacted_and_goes_on(oai: openai.OpenAI) -> None:
+    question: Any = {"role": "user", "content": "What is the capital of France?"}
+    # The SDK's strict models of this reply have no messages of the user.
+    lenient = openai.OpenAI(base_url=oai.base_url, api_key=oai.api_key, max_retries=0)
+    raw = lenient.responses.with_raw_response.compact(model=_MODEL, input=[question])
+    made = raw.parse()
+    assert [item.type for item in made.output] == ["message", "compaction"]
+    kept: Any = raw.http_response.json()["output"]
+    after = oai.responses.create(
+        model=_MODEL, input=[*kept, question], temperature=0, max_output_tokens=32
+    )
+    assert after.status in {"completed", "incomplete"}
+    assert made.usage.output_tokens > 0

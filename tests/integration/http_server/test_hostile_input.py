@@ -94,6 +94,13 @@ REFUSED: dict[str, tuple[bytes, int]] = {
     "two hosts": (b"GET /v1/messages HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n", 400),
     "no version": (b"GET /v1/messages\r\n\r\n", 400),
     "version of the future": (b"GET /v1/messages HTTP/3.0\r\nhost: x\r\n\r\n", 505),
+    "upgrade to WebSocket": (
+        (
+            b"GET /v1/messages HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
+            b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        ),
+        426,
+    ),
     "expectation unknown": (post("/v1/messages", "expect: miracles\r\n"), 417),
     "chunked in HTTP/1.0": (
         b"POST /v1/messages HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",

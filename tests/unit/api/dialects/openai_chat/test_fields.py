@@ -32,7 +32,7 @@ def _response(**fields: Any) -> ChatRequest:
     wire = read_body(json.dumps({"model": "m", "input": "hi"} | fields).encode())
     requested = requested_fields(wire, input_items(wire))
     defaults = RequestDefaults(ids=SequentialIds(), max_tokens=1)
-    return parse_request(wire, requested, (), {}, defaults).chat
+    return parse_request(wire, requested, requested.items, {}, defaults).chat
 
 
 def test_a_speaker_has_its_name() -> None:
@@ -89,7 +89,7 @@ def test_a_field_of_a_chat_that_cannot_be_followed_is_refused_by_name(
         ({"tools": [{"type": "tool_search"}]}, "tools.0"),
         ({"tool_choice": {"type": "web_search"}}, "tool_choice.type"),
         ({"reasoning": {"mode": "pro"}}, "reasoning.mode"),
-        ({"context_management": [{"type": "compaction"}]}, "context_management"),
+        ({"context_management": [{"type": "summary"}]}, "context_management.0.type"),
         ({"input": [_QUESTION | {"content": [{"type": "input_file"}]}]}, "input.0.content.0"),
     ],
 )

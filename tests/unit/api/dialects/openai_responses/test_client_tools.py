@@ -56,7 +56,7 @@ def _chat(**fields: Any) -> ChatRequest:
     wire = read_body(json.dumps({"model": "m", "input": "hi"} | fields).encode())
     requested = requested_fields(wire, input_items(wire))
     defaults = RequestDefaults(ids=SequentialIds(), max_tokens=9)
-    return parse_request(wire, requested, (), {}, defaults).chat
+    return parse_request(wire, requested, requested.items, {}, defaults).chat
 
 
 def _kinds() -> Any:

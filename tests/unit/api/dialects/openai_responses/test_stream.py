@@ -18,15 +18,10 @@ from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
-from api.dialects.openai_responses.encode import ResponseEnvelope, ResponsesEncoder, ended_response
-from api.dialects.openai_responses.parse import (
-    RequestedFields,
-    decode_fields,
-    encode_fields,
-    read_body,
-    requested_fields,
-    stored_items,
-)
+from api.dialects.openai_responses.encode import ResponseEnvelope, ended_response
+from api.dialects.openai_responses.parse import read_body, requested_fields, stored_items
+from api.dialects.openai_responses.requested import RequestedFields, decode_fields, encode_fields
+from api.dialects.openai_responses.stream import ResponsesEncoder
 from api.http.sse import Comment, Frame, Part, encode
 from domain.chat.items import Body, Failed, Finished, StreamItem, Text
 from domain.chat.logprobs import Alternative, TokenLogprob

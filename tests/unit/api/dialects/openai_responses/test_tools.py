@@ -37,7 +37,7 @@ def _parsed(**fields: Any) -> ParsedRequest:
     wire = read_body(json.dumps({"model": "m", "input": "hi"} | fields).encode())
     requested = requested_fields(wire, input_items(wire))
     return parse_request(
-        wire, requested, (), {}, RequestDefaults(ids=SequentialIds(), max_tokens=9)
+        wire, requested, requested.items, {}, RequestDefaults(ids=SequentialIds(), max_tokens=9)
     )
 
 

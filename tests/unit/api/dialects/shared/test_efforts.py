@@ -48,7 +48,9 @@ def _responses(effort: str | None) -> ThinkingLimit:
     body = {"model": "m", "input": "hi", "reasoning": {"effort": effort}}
     wire = responses.read_body(json.dumps(body).encode())
     asked = responses.requested_fields(wire, responses.input_items(wire))
-    parsed = responses.parse_request(wire, asked, (), {}, RequestDefaults(ids=_IDS, max_tokens=9))
+    parsed = responses.parse_request(
+        wire, asked, asked.items, {}, RequestDefaults(ids=_IDS, max_tokens=9)
+    )
     return parsed.chat.thinking_limit
 
 

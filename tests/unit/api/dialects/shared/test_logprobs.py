@@ -260,7 +260,7 @@ def responses_wish(**fields: Any) -> int | None:
     wire = responses.read_body(json.dumps({"model": "m", "input": "hi"} | fields).encode())
     requested = responses.requested_fields(wire, responses.input_items(wire))
     request = responses.parse_request(
-        wire, requested, (), {}, RequestDefaults(ids=SequentialIds(), max_tokens=9)
+        wire, requested, requested.items, {}, RequestDefaults(ids=SequentialIds(), max_tokens=9)
     )
     return request.chat.logprobs
 
