@@ -132,11 +132,7 @@ class TaggedGrammar:
     def _arguments(
         self, number: str, schema: Mapping[str, Any], root: Mapping[str, Any]
     ) -> tuple[str, list[str]]:
-        """Write the rule for the arguments of a tool.
-
-        Returns:
-            A reference to it, and why it allows more than the schema.
-        """
+        """Write the rule for the arguments of a tool; return its name, and why it allows more."""
         reasons = [keyword for keyword in _UNSUPPORTED if keyword in schema]
         properties = schema.get("properties")
         known = dict(properties) if isinstance(properties, Mapping) else {}
