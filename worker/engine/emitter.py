@@ -231,11 +231,7 @@ class Emitter:
             time.sleep(PAUSE_S)
 
     def close(self, timeout_s: float) -> bool:
-        """Publish the remaining items and end the thread.
-
-        Returns:
-            Whether the thread ended within ``timeout_s``.
-        """
+        """Publish the remaining items and end the thread; return whether it ended in time."""
         self._inbox.put(self._close)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()

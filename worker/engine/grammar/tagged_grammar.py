@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from domain.chat.schema_bounds import excess_of
@@ -132,11 +132,7 @@ class TaggedGrammar:
     def _arguments(
         self, number: str, schema: Mapping[str, Any], root: Mapping[str, Any]
     ) -> tuple[str, list[str]]:
-        """Write the rule for the arguments of a tool.
-
-        Returns:
-            A reference to it, and why it allows more than the schema.
-        """
+        """Write the rule for the arguments of a tool; return its name, and why it allows more."""
         reasons = [keyword for keyword in _UNSUPPORTED if keyword in schema]
         properties = schema.get("properties")
         known = dict(properties) if isinstance(properties, Mapping) else {}
@@ -150,7 +146,8 @@ class TaggedGrammar:
                   for name in dict.fromkeys((*required, *known)) if name not in odd}  # fmt: skip
         reasons += [f"the name {name!r}" for name in odd]
         values: dict[str, str] = {}
-        if not _is_affordable(schema, wanted.values()):
+        referring = sum(has_reference(part) for part in wanted.values())
+        if referring and referring * len(json.dumps(schema)) > _FOLLOWED_CHARS_MAX:
             root, reasons = {}, [*reasons, "its references lead to too much"]
         for place, (name, inner) in enumerate(wanted.items()):
             value, inner_reason = self._value(f"{number}_{place}", inner, root)
@@ -251,7 +248,9 @@ class TaggedGrammar:
         self, place: str, schema: object, root: Mapping[str, Any], types: frozenset[str]
     ) -> tuple[str, str | None]:
         rule, reason = self._schemas.part_rule(schema, root, types)
-        choices = [rule, *self._python(schema, types)]
+        is_narrowed = isinstance(schema, Mapping) and not schema.keys().isdisjoint(_NARROWING)
+        words = [] if is_narrowed else sorted(types & _PYTHON.keys())
+        choices = [rule, *(quoted(word) for name in words for word in _PYTHON[name])]
         return self._rule(f"v{place}", " | ".join(choices)), reason
 
     def _string(
@@ -312,11 +311,6 @@ class TaggedGrammar:
         ]
         return f"{name} {quoted(rest)}" if rest else name, reason
 
-    def _python(self, schema: object, types: frozenset[str]) -> list[str]:
-        if isinstance(schema, Mapping) and not schema.keys().isdisjoint(_NARROWING):
-            return []
-        return [quoted(word) for name in sorted(types & _PYTHON.keys()) for word in _PYTHON[name]]
-
     def _rule(self, name: str, body: str) -> str:
         self._rules.append(f"{name}: {body}")
         return " ".join([name, *self._pieces(self._syntax.after_value)])
@@ -344,12 +338,6 @@ class TaggedGrammar:
             plain = ""
         plain += text[at:]
         return [*pieces, quoted(plain)] if plain else pieces
-
-
-def _is_affordable(schema: Mapping[str, Any], parts: Collection[object]) -> bool:
-    """Return whether the references of all parts may be followed: each may lead to everything."""
-    referring = sum(has_reference(part) for part in parts)
-    return not referring or referring * len(json.dumps(schema)) <= _FOLLOWED_CHARS_MAX
 
 
 def _length_bound(schema: object) -> Mapping[str, Any] | None:

@@ -110,10 +110,7 @@ class EmbeddingLane:
         self.wake()
 
     def run_slice(self, seconds: float) -> bool:
-        """Compute for about ``seconds``, if there is work.
-
-        Returns:
-            Whether work is left.
+        """Compute for about ``seconds``, if there is work; return whether some is left.
 
         Raises:
             Exception: The device failed; what fails otherwise ends its request alone.

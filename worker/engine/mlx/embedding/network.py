@@ -158,14 +158,11 @@ class EmbeddingNetwork:
         mx.eval(part)
 
     def hidden(self, tokens: mx.array, cache: list[Any] | None) -> mx.array:
-        """Return the hidden states after the final norm.
+        """Return the hidden states after the final norm, (texts, tokens, dimensions).
 
         Args:
             tokens: Ids of shape (texts, tokens).
             cache: The caches of one text that is computed piece by piece.
-
-        Returns:
-            Shape (texts, tokens, dimensions).
         """
         return self._layers(tokens, cache=cache)  # type: ignore[no-any-return]  # mlx-lm ships no types
 

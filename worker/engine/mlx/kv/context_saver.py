@@ -133,15 +133,12 @@ class ContextSaver:
                 self._report(context, end)
 
     def pump(self, is_due: Callable[[], bool] | None = None) -> bool:
-        """Submit what the writer has room for.
+        """Submit what the writer has room for; return whether something is left to save.
 
         Args:
             is_due: Whether other work is due; then the rest is left for the next call. ``None``
                 where all is to be saved now: the most recently used context comes first then,
                 since it would be freed last.
-
-        Returns:
-            Whether something is left to save.
         """
         given_up, self._given_up = self._given_up, []
         for end in given_up:

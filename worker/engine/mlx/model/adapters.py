@@ -49,12 +49,9 @@ def checked_adapter(directory: str) -> Path:
 
 
 def apply_adapter(network: Any, adapter: Path) -> Mapping[str, Any]:  # noqa: ANN401 - mlx-lm ships no types
-    """Add an adapter to a network.
+    """Add an adapter to a network; return the layers that it replaced, by their places.
 
     On a CPU its arrays become float32, as those of the network.
-
-    Returns:
-        The layers that it replaced, by their places.
 
     Raises:
         KeyError, OSError, ValueError: The adapter does not belong to this network.

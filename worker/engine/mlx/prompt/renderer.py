@@ -377,9 +377,9 @@ class PromptRenderer:
         if self._is_harmony:
             yield [harmony.turn_of(one, _call) for one in harmony.one_call_each(messages)]
             return
-        yield _turns(messages)
+        yield [_turn(message, str) for message in messages]
         # Mistral's templates accept only call ids of nine letters and digits.
-        yield _turns(messages, id_chars=MISTRAL_ID_CHARS)
+        yield [_turn(message, _short_id) for message in messages]
 
     def _with_reasoning_apart(self, request: ChatRequest) -> ChatRequest:
         start, end = self._tokenizer.think_start, self._tokenizer.think_end
@@ -403,15 +403,8 @@ class PromptRenderer:
         return harmony.effort_of(request.effort) if self._is_harmony else {}
 
 
-def _turns(messages: Sequence[Message], *, id_chars: int | None = None) -> list[Turn]:
-    def named(call_id: str) -> str:
-        return (
-            call_id
-            if id_chars is None
-            else sha256(call_id.encode("utf-8", "replace")).hexdigest()[:id_chars]
-        )
-
-    return [_turn(message, named) for message in messages]
+def _short_id(call_id: str) -> str:
+    return sha256(call_id.encode("utf-8", "replace")).hexdigest()[:MISTRAL_ID_CHARS]
 
 
 def _turn(message: Message, named: Callable[[str], str]) -> Turn:

@@ -354,11 +354,7 @@ _CUT_TOKENS_MAX: Final = 64
 
 
 def tokens_beyond(text: str, tokens_max: int, count: Callable[[Sequence[str]], int]) -> int | None:
-    """Return an estimate of the number of tokens if the text has more than ``tokens_max``.
-
-    Returns:
-        ``None`` if the text may fit.
-    """
+    """Estimate the tokens of a text with more than ``tokens_max``; ``None`` if it may fit."""
     if len(text) <= tokens_max * LIKELY_CHARS_PER_TOKEN:
         return None
     counted = tokens = 0

@@ -177,15 +177,12 @@ class RaggedCache:
 
 
 def rows_of(batch: mx.array, lengths: Sequence[int]) -> list[mx.array]:
-    """Return the new tokens of each row as a view.
+    """Return the new tokens of each row as a view, [1, heads, length, head_dim].
 
     One split is cheaper than a slice for each row, in every layer of every step.
 
     Args:
         batch: [new tokens, heads, 1, head_dim].
-
-    Returns:
-        For each row an array of the shape [1, heads, length, head_dim].
     """
     borders = list(accumulate(lengths))[:-1]
     parts = mx.split(batch, borders) if borders else [batch]

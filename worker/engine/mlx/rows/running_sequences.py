@@ -339,12 +339,9 @@ class RunningSequences:
         return [prompt.progress for prompt, _ in read]
 
     def start_decoding(self) -> list[PrefillProgress]:
-        """Let the next decode step draw the first token of the prompts that are computed.
+        """Let the next step draw the first tokens of computed prompts; return their progress.
 
         A prompt that is prefilled alone starts without another one.
-
-        Returns:
-            The progress of each prompt that starts.
         """
         ready = [one for one in self._prompts.values() if one.is_ready]
         started = [one for one in ready if one.is_alone][:1] or ready

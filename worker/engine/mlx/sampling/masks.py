@@ -232,15 +232,12 @@ def _guessed(guess: Sequence[int], at: int, mask: bytes | None) -> tuple[int, No
 
 
 def masked(logprobs: mx.array, masks: dict[int, bytes], renormalised: Collection[int]) -> mx.array:
-    """Return rows with forbidden tokens at minus infinity; rows without a mask are unchanged.
+    """Return rows in float32, with forbidden tokens at minus infinity; others are unchanged.
 
     Args:
         logprobs: Log-probabilities, [rows, vocabulary].
         masks: Packed bit masks by row, as ``Constraint.mask`` returns them.
         renormalised: Rows whose allowed tokens are made to sum to probability 1.
-
-    Returns:
-        [rows, vocabulary], float32.
     """
     size, vocabulary = logprobs.shape
     longest = max(map(len, masks.values()))

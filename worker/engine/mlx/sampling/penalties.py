@@ -153,14 +153,11 @@ class PenalisedRows:
         )
 
     def logprobs(self, logits: mx.array, read: ReadTokens) -> mx.array:
-        """Return the log-probabilities of the rows after biases and penalties.
+        """Return the log-probabilities of the rows after biases and penalties, in float32.
 
         Args:
             logits: Of all rows of the pass, [all, vocabulary].
             read: The newest token of each of them.
-
-        Returns:
-            [rows, vocabulary], float32.
         """
         if len(self.rows) < logits.shape[0]:
             logits = logits[mx.array(self.rows)]

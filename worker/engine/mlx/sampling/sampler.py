@@ -123,16 +123,13 @@ class BatchSampler:
         self.logprob_rows.take_back(uid, draws)
 
     def __call__(self, logits: mx.array, read: mx.array | Sequence[int] | None = None) -> mx.array:
-        """Return one token id per row.
+        """Return one token id per row, [rows].
 
         Several rows may belong to one sequence: its next tokens, in order.
 
         Args:
             logits: [rows, vocabulary].
             read: The token that each row has read last; needed where rows have penalties.
-
-        Returns:
-            Token ids, [rows].
         """
         uids = tuple(self._rows_of(logits.shape[0]))
         if uids not in self._rules:
@@ -328,16 +325,13 @@ class _Rules:
 
 
 def draw_scores(logprobs: mx.array, sampling: Sampling, index: int) -> mx.array:
-    """Return the score of each token in one draw; the highest score was drawn.
+    """Return the score of each token in one draw, in float32; the highest score was drawn.
 
     A draw is the maximum of the scaled log-probabilities plus Gumbel noise
     (https://arxiv.org/abs/1611.01144), which ``mx.random.categorical`` derives from the same key.
 
     Args:
         logprobs: Normalised log-probabilities of one row, [vocabulary].
-
-    Returns:
-        [vocabulary], float32.
     """
     logprobs = logprobs.astype(mx.float32)
     rules = _Rules.of([sampling], logprobs.shape[-1])

@@ -60,12 +60,9 @@ class JsonValue:
         return self._state in _IN_STRING
 
     def feed(self, char: str) -> str | None:
-        """Feed the next character and return it as valid JSON.
+        """Feed a character and return it as valid JSON; ``None`` if it follows the value, a number.
 
         Control characters inside a string, which models write unescaped, are returned escaped.
-
-        Returns:
-            ``None`` if ``char`` follows the value, which happens after numbers.
 
         Raises:
             MalformedJson: ``char`` cannot follow here.
