@@ -52,7 +52,7 @@ def _form(prompt: Any) -> str | None:  # noqa: ANN401 - any JSON value
 
 
 def by_form(error_type: str) -> Discriminator:
-    """Return what tells the forms of a prompt apart; errors have the type."""
+    """Return the discriminator of the forms of a prompt; errors have the type."""
     return Discriminator(
         _form,
         custom_error_type=error_type,
