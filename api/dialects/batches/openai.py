@@ -18,6 +18,7 @@ from api.dialects.batches.objects import (
     batch_progress,
 )
 from api.dialects.encoding import Listing, listing_of, shown
+from api.dialects.openai_chat.bodies import CachedTokens, ReasoningTokens
 from api.generation import unix_seconds
 from api.http.bodies import Name, Pairs, parse_body
 from api.http.messages import Request
@@ -68,25 +69,13 @@ class BatchRequestCounts(TypedDict):
     failed: int
 
 
-class InputDetails(TypedDict):
-    """Details of the input tokens."""
-
-    cached_tokens: int
-
-
-class OutputDetails(TypedDict):
-    """Details of the output tokens."""
-
-    reasoning_tokens: int
-
-
 class BatchUsage(TypedDict):
     """Token counts of all lines."""
 
     input_tokens: int
-    input_tokens_details: InputDetails
+    input_tokens_details: CachedTokens
     output_tokens: int
-    output_tokens_details: OutputDetails
+    output_tokens_details: ReasoningTokens
     total_tokens: int
 
 
