@@ -12,8 +12,7 @@ from api.app import App
 from api.dialects.agents.routes import AGENT_OPERATIONS
 from api.dialects.anthropic.routes import MESSAGE_OPERATIONS
 from api.dialects.batches.anthropic import MESSAGE_BATCH_OPERATIONS
-from api.dialects.batches.files import FILE_OPERATIONS
-from api.dialects.batches.openai import BATCH_OPERATIONS
+from api.dialects.batches.openai import BATCH_OPERATIONS, FILE_OPERATIONS
 from api.dialects.decisions import DECISION_OPERATIONS
 from api.dialects.embeddings import EMBEDDING_OPERATIONS, RERANK_OPERATIONS
 from api.dialects.jobs.routes import JOB_OPERATIONS, WEBHOOK_OPERATIONS

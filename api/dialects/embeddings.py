@@ -16,15 +16,14 @@ from typing_extensions import TypedDict  # pydantic reads only this one below Py
 from api.app import App
 from api.dialects.generate import (
     ATTACHED_HEADER,
-    GENERATION_FAILURES,
     MODEL_HEADER,
+    generation,
     plain_header,
 )
 from api.dialects.openai_completions import Ids, by_form
 from api.generation import ParsedRequest
 from api.http.bodies import Dimensions, Name, RequestBody, parse_body
 from api.http.messages import JOB_HEADER, Reply, Request, json_reply
-from api.http.operation import IDEMPOTENCY_KEY, Operation
 from api.streaming.answers import abandoned_on_error, collect_job
 from api.submit import open_answer
 from domain.chat.embedding import EMBEDDINGS_PROTOCOL, EmbeddingInputs, EmbeddingText, Vectors
@@ -288,26 +287,22 @@ def _unit(vector: bytes) -> list[float]:
 
 
 EMBEDDING_OPERATIONS: Final = (
-    Operation(
+    generation(
         "POST /v1/embeddings",
         create_embedding,
-        parameters=(IDEMPOTENCY_KEY,),
         body=EmbeddingBody,
         example={"model": "notes", "input": ["Bees dance.", "Cells divide."]},
         reply=EmbeddingList,
-        responses=GENERATION_FAILURES,
     ),
 )
 RERANK_OPERATIONS: Final = tuple(
-    Operation(
+    generation(
         f"POST {prefix}/rerank",
         rerank,
         id=f"rerank{suffix}",
-        parameters=(IDEMPOTENCY_KEY,),
         body=RerankBody,
         example={"model": "notes", "query": "Who dances?", "documents": ["Bees dance."]},
         reply=Ranking,
-        responses=GENERATION_FAILURES,
     )
     for prefix, suffix in (("/v1", ""), ("", "Unversioned"))
 )

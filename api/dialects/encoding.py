@@ -114,11 +114,16 @@ def miss_of(found: CacheDiagnosis, compared: JobId, words: Mapping[Cause, WordT]
     return words.get(found.divergence.cause)
 
 
-class TokenChance(TypedDict):
+class DeltaChance(TypedDict):
     """A token and the natural logarithm of its probability."""
 
     token: str
     logprob: float
+
+
+class TokenChance(DeltaChance):
+    """A token with its bytes."""
+
     bytes: list[int]
 
 
@@ -133,13 +138,6 @@ class ChatLogprobs(TypedDict):
 
     content: list[ResponseLogprob]
     refusal: None
-
-
-class DeltaChance(TypedDict):
-    """A token and the natural logarithm of its probability."""
-
-    token: str
-    logprob: float
 
 
 class DeltaLogprob(DeltaChance):

@@ -14,6 +14,7 @@ import structlog
 from api.app import App
 from api.generation import AssembledAnswer, ParsedRequest
 from api.http.messages import JOB_HEADER, Caller, Reply, Request, StreamReply, json_reply
+from api.http.operation import IDEMPOTENCY_KEY, Endpoint, Operation
 from api.streaming.answers import (
     Encoder,
     JobStream,
@@ -47,6 +48,17 @@ GENERATION_FAILURES: Final[Mapping[int, str]] = MappingProxyType(
         429: QUEUE_FULL,
     }
 )
+
+
+def generation(route: str, endpoint: Endpoint, **members: Any) -> Operation:  # noqa: ANN401 - fields
+    """Return an operation that submits a job and answers with what it generates."""
+    return Operation(
+        route,
+        endpoint,
+        parameters=(IDEMPOTENCY_KEY,),
+        responses=GENERATION_FAILURES,
+        **members,
+    )
 
 
 async def answer_open(
@@ -194,17 +206,15 @@ def cache_header(diagnosis: CacheDiagnosis) -> str:
         members += [f"known={diagnosis.known_tokens}", f"checkpoint={diagnosis.cached_tokens}"]
     if diagnosis.divergence is not None:
         divergence = diagnosis.divergence
+        # The name of a tool is text of the client.
+        is_tool = divergence.place.startswith("tools[")
+        place = divergence.place.partition(" ")[0] if is_tool else divergence.place
         members += [
             f"missed={diagnosis.missed_tokens}",
             f"cause={divergence.cause.value}",
-            f"place={_string(_without_names(divergence.place))}",
+            f"place={_string(place)}",
         ]
     return ", ".join(members)
-
-
-def _without_names(place: str) -> str:
-    """Return a place without the name of a tool, which is text of the client."""
-    return place.partition(" ")[0] if place.startswith("tools[") else place
 
 
 def _string(text: str) -> str:

@@ -11,7 +11,7 @@ from pydantic import Discriminator, Field, Tag
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
 from api.dialects.encoding import TextLogprobs, token_text
-from api.dialects.generate import GENERATION_FAILURES
+from api.dialects.generate import generation
 from api.dialects.openai_chat.bodies import CompletionParameters, OpenAIUsage, TextTop
 from api.dialects.openai_chat.completions import (
     Choice,
@@ -23,7 +23,6 @@ from api.dialects.openai_chat.completions import (
 from api.dialects.parsing import clamp_max_tokens, sampling_of, stop_texts
 from api.generation import AssembledAnswer, ParsedRequest, RequestDefaults
 from api.http.bodies import Answers, MaxTokensOrZero, TokenId, parse_body
-from api.http.operation import IDEMPOTENCY_KEY, Operation
 from domain.chat.items import Body, Finished, Text
 from domain.chat.logprobs import TokenLogprob
 from domain.chat.request import ChatRequest, RawPrompt
@@ -52,7 +51,7 @@ def _form(prompt: Any) -> str | None:  # noqa: ANN401 - any JSON value
 
 
 def by_form(error_type: str) -> Discriminator:
-    """Return the discriminator of the forms of a prompt; errors have the type."""
+    """Return the discriminator of the forms of a prompt; its errors have the type."""
     return Discriminator(
         _form,
         custom_error_type=error_type,
@@ -230,16 +229,14 @@ class TextKind(CompletionKind):
 
 
 TEXT_OPERATIONS: Final = (
-    Operation(
+    generation(
         "POST /v1/completions",
         partial(create_completion, kind=TextKind),
         id="createCompletion",
         summary="Continue a text in OpenAI's Completions format",
-        parameters=(IDEMPOTENCY_KEY,),
         body=CompletionBody,
         example={"model": "semantic-demo", "max_tokens": 32, "prompt": "Say hello."},
         reply=TextCompletion,
         is_streamed=True,
-        responses=GENERATION_FAILURES,
     ),
 )

@@ -99,7 +99,8 @@ def merge_turns(system: Iterable[str], turns: Iterable[Message]) -> tuple[Messag
             if not merged:
                 texts.extend([turn.content] if turn.content else [])
                 continue
-            turn = Message(role="user", content=_reminder(turn.content))  # noqa: PLW2901 - replaced
+            text = f"<system-reminder>\n{turn.content}\n</system-reminder>"
+            turn = Message(role="user", content=text)  # noqa: PLW2901 - replaced
             if not moved and len(merged) == 1 and merged[0].role == "user":
                 moved = True
                 merged[0] = _joined(turn, merged[0])
@@ -113,10 +114,6 @@ def merge_turns(system: Iterable[str], turns: Iterable[Message]) -> tuple[Messag
         merged.append(Message(role="user", content=""))
     lead = [Message(role="system", content=TURN_BREAK.join(texts))] if texts else []
     return (*lead, *merged)
-
-
-def _reminder(text: str) -> str:
-    return f"<system-reminder>\n{text}\n</system-reminder>"
 
 
 def _joins(before: Message, turn: Message) -> bool:
@@ -265,6 +262,11 @@ def function_tool(
     return {"type": "function", "function": function}
 
 
+def model_tool_name(family: str | None, name: str) -> str:
+    """Return the name by which the model calls a tool of a toolset or a namespace, if of one."""
+    return f"{family}__{name}" if family else name
+
+
 def function_text(tool: Mapping[str, Any]) -> str:
     """Return the description of a tool that a search has found.
 
@@ -359,17 +361,15 @@ def agent_of(
         cache_key: OpenAI's ``prompt_cache_key``: requests with the same key share a prefix.
         user_id: Anthropic's ``metadata.user_id``, in which Claude Code also sends its session.
     """
-    sessions = (_session_of(headers, *names) for names in _SESSION_HEADERS)
+    # Equal values, as of Codex's main thread, stand once.
+    sessions = (
+        "/".join(dict.fromkeys(headers[name] for name in names if name in headers))
+        for names in _SESSION_HEADERS
+    )
     for name in (named, *sessions, session, cache_key, _session_in(user_id)):
         if name and _AGENT_ID.fullmatch(name):
             return AgentId(name)
     return None
-
-
-def _session_of(headers: Mapping[str, str], session: str, thread: str) -> str:
-    """Return the joined values of two headers; equal values, as of Codex's main thread, once."""
-    names = dict.fromkeys(headers[name] for name in (session, thread) if name in headers)
-    return "/".join(names)
 
 
 def _session_in(user_id: str | None) -> str | None:

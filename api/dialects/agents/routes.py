@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
+from urllib.parse import quote
 
 from api.app import App
 from api.dialects.agents.bodies import (
     KNOWN_AGENT_PATTERN,
+    AgentActivity,
     AgentBody,
     AgentCache,
     AgentChangeBody,
     AgentContextMaps,
+    AgentLinks,
+    AgentMessage,
     AgentMessages,
+    AgentMisses,
     AgentObject,
+    AgentTurn,
+    CacheHit,
+    CacheMiss,
+    ContextBlock,
     ForgottenCache,
     ForkBody,
+    MappedContextObject,
+    SavedContext,
     TurnBody,
 )
-from api.dialects.agents.objects import (
-    contexts_object,
-    is_registered,
-    listed_agent_object,
-    load_agent_cache,
-    messages_object,
-    present_agent,
-)
 from api.dialects.agents.turns import add_turn, changed_profile, profile_of
-from api.dialects.encoding import Deleted, NewestPage, deleted_reply, newest_page
+from api.dialects.encoding import Deleted, NewestPage, deleted_reply, newest_page, shown
 from api.dialects.generate import ATTACHED_HEADER, QUEUE_FULL
 from api.dialects.jobs.bodies import JobObject
+from api.dialects.jobs.objects import cache_object
 from api.dialects.jobs.routes import accepted_reply
 from api.dialects.jobs.wire import NativeEncoder
 from api.http.bodies import parse_body
@@ -43,11 +50,28 @@ from api.http.operation import (
     text,
 )
 from api.streaming.answers import JobStream
+from domain.agent.contexts import MappedContext
 from domain.agent.state import Agent
-from domain.errors import InvalidRequest
+from domain.chat.request import Message
+from domain.errors import AgentNotFound, InvalidRequest, PayloadMissing
+from domain.events.agent import AgentDeleted, AgentForgotten, AgentForked, AgentRegistered
+from domain.events.cache import (
+    AgentCacheEvicted,
+    AgentCacheMissed,
+    AgentCacheRestored,
+    AgentCacheSaved,
+)
+from domain.job.listing import JobFilter
+from domain.kv.spec import BLOCK_TOKENS
+from domain.log.codec import decode_recorded
+from domain.log.record import AGENT_STREAM, EventFilter, RecordedEvent
 from domain.ports import IdSource
-from domain.values import AgentId, JobStatus
+from domain.values import AgentId, JobId, JobStatus, StreamName
 
+#: Most names of other agents that share blocks with a context.
+SHARED_WITH_MAX: Final = 20
+#: Turns of the history of an agent.
+HISTORY_MAX: Final = 20
 #: Number of the turn that a job answers.
 TURN_HEADER: Final = "x-semantic-turn"
 #: All fields of an agent and of a fork are optional, so the body is as well.
@@ -87,7 +111,7 @@ def list_agents(app: App, request: Request) -> NewestPage[AgentObject]:
         is_registered=not _SEEN.read(request),
         owner=request.caller.sees,
     )
-    rows = [listed_agent_object(view) for view in page.agents]
+    rows = [_listed_agent(view) for view in page.agents]
     return newest_page(rows, has_more=page.has_more)
 
 
@@ -100,7 +124,12 @@ def list_agent_messages(app: App, request: Request) -> AgentMessages:
     """Return the conversation of an agent, inherited turns included."""
     agent = app.agent_records.load(_agent_id(request))
     messages = app.agent_records.conversation(agent)
-    return messages_object(messages, agent.last or agent.base)
+    job: str | None = agent.last or agent.base
+    data: list[AgentMessage] = []
+    for one in reversed(messages):
+        job = one.origin or job
+        data.append(_message(one, None if one.role == "system" else job))
+    return {"object": "list", "data": data[::-1]}
 
 
 def change_agent(app: App, request: Request) -> Reply:
@@ -168,8 +197,86 @@ def fork_agent(app: App, request: Request) -> Reply:
 
 
 def _agent_reply(agent: Agent, app: App, *, status: int = 200) -> Reply:
-    shown = present_agent(app, agent)
-    return json_reply(shown, status=status, headers={"location": shown["links"]["self"]})
+    whole = _present_agent(app, agent)
+    return json_reply(whole, status=status, headers={"location": whole["links"]["self"]})
+
+
+def _agent_object(agent: Agent, *, registered: bool = True) -> AgentObject:
+    """Return an agent without its turns; one that was not created here has only a cache."""
+    path = f"/v1/agents/{quote(agent.id, safe='')}"
+    links: AgentLinks = {"cache": f"{path}/cache"}
+    if registered:
+        links |= {
+            "self": path,
+            "generate": f"{path}/generate",
+            "messages": f"{path}/messages",
+            "fork": f"{path}/fork",
+        }
+    return shown(
+        AgentObject,
+        agent,
+        object="agent",
+        created_at=agent.created_at or agent.first_seen,
+        forked_from={"agent_id": agent.parent, "turn": agent.inherited} if agent.parent else None,
+        links=links,
+    )
+
+
+def _listed_agent(view: Agent) -> AgentObject:
+    """Return a row of the list of agents."""
+    row = _agent_object(view, registered=view.exists)
+    row["registered"], figures = view.exists, view.figures
+    misses: AgentMisses = {
+        "diverged": figures.misses_diverged,
+        "gone": figures.misses_gone,
+        "model_changed": figures.misses_model_changed,
+    }
+    blocks = view.disk_blocks
+    row["activity"] = shown(AgentActivity, view, figures, misses=misses, context_blocks=blocks)
+    return row
+
+
+def _message(one: Message, job: str | None) -> AgentMessage:
+    shown: AgentMessage = {"role": one.role, "content": one.content, "job": job}
+    if one.reasoning:
+        shown["reasoning_content"] = one.reasoning
+    if one.tool_calls:
+        shown["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
+            }
+            for call in one.tool_calls
+        ]
+    if one.tool_call_id is not None:
+        shown["tool_call_id"] = one.tool_call_id
+    return shown
+
+
+def _present_agent(app: App, agent: Agent) -> AgentObject:
+    """Return an agent with its profile, unless it was erased, and its latest turns."""
+    status = app.agent_records.last_status(agent)
+    whole = _agent_object(agent)
+    whole["turns"] = agent.counted(status)
+    whole["open_job"] = agent.last if status is not None and not status.is_terminal else None
+    whole |= {"system": None, "tools": None, "options": None, "metadata": None}
+    with suppress(PayloadMissing):
+        profile = app.agent_records.profile_of(agent)
+        whole["system"] = profile.system
+        whole["tools"] = [dict(tool) for tool in profile.tools]
+        whole["options"] = profile.options.by_name()
+        whole["metadata"] = dict(profile.metadata)
+    own = list(enumerate(agent.turns, start=agent.inherited + 1))
+    whole["history"] = [_turn(app, number, job) for number, job in own[-HISTORY_MAX:]]
+    return whole
+
+
+def _turn(app: App, number: int, job: JobId) -> AgentTurn:
+    view = app.views.get(job)
+    status = JobStatus.EXPIRED if view is None else view.status
+    counts = status is JobStatus.COMPLETED
+    return {"turn": number, "job": job, "status": status, "counts": counts}
 
 
 def _agent_id(request: Request) -> AgentId:
@@ -184,14 +291,61 @@ def get_agent_cache(app: App, request: Request) -> AgentCache:
     """Return the cache state of the context of an agent.
 
     It may have never been registered.
+
+    Raises:
+        AgentNotFound: The agent has neither events nor jobs, or was deleted.
     """
-    return load_agent_cache(app, _agent_id(request))
+    agent_id = _agent_id(request)
+    recorded = app.log.load(StreamName(AGENT_STREAM + agent_id))
+    jobs = app.views.page(JobFilter(agent=agent_id), limit=1).jobs
+    found = _cache_events(recorded)
+    if found is None or not (recorded or jobs):
+        raise AgentNotFound(agent_id)
+    diagnosis = app.records.diagnose(jobs[0].id) if jobs else None
+    return {
+        "object": "agent.cache",
+        "agent_id": agent_id,
+        "context": found[0],
+        "last_hit": found[1],
+        "last_miss": found[2],
+        "latest": {"job": jobs[0].id, **cache_object(diagnosis)} if diagnosis else None,
+    }
+
+
+def _cache_events(
+    recorded: Sequence[RecordedEvent],
+) -> tuple[SavedContext | None, CacheHit | None, CacheMiss | None] | None:
+    """Return what the stream of an agent states of its context; ``None`` if it was deleted."""
+    context: SavedContext | None = None
+    hit: CacheHit | None = None
+    miss: CacheMiss | None = None
+    is_deleted = False
+    for one in recorded:
+        match decode_recorded(one):
+            case AgentCacheSaved() as event:
+                count = len(event.blocks) + (event.tail is not None)
+                at = one.recorded_at
+                context = shown(SavedContext, event, at=at, blocks=count, tier="disk")
+            case AgentCacheRestored() as event:
+                hit = shown(CacheHit, event, at=one.recorded_at)
+            case AgentCacheMissed() as event:
+                miss = shown(CacheMiss, event, at=one.recorded_at)
+            case AgentCacheEvicted():
+                context = None
+            case (AgentDeleted() | AgentForgotten()) as event:
+                context = hit = miss = None
+                is_deleted = isinstance(event, AgentDeleted)
+            case AgentRegistered() | AgentForked():
+                is_deleted = False
+            case _:
+                pass
+    return None if is_deleted else (context, hit, miss)
 
 
 def forget_agent_cache(app: App, request: Request) -> ForgottenCache:
     """Delete the cached blocks that only this agent uses."""
     agent_id = _agent_id(request)
-    is_registered(app, agent_id)
+    _is_registered(app, agent_id)
     blocks = app.agent_contexts.forget(agent_id, correlation_id=request.id)
     body: ForgottenCache = {
         "object": "agent.cache",
@@ -205,9 +359,39 @@ def forget_agent_cache(app: App, request: Request) -> ForgottenCache:
 def get_agent_blocks(app: App, request: Request) -> AgentContextMaps:
     """Return the contexts of an agent as maps of blocks."""
     agent_id = _agent_id(request)
-    registered = is_registered(app, agent_id)
+    registered = _is_registered(app, agent_id)
     contexts = app.agent_contexts.read(agent_id, request.caller.sees)
-    return contexts_object(agent_id, contexts, registered=registered)
+    return {
+        "object": "agent.blocks",
+        "agent_id": agent_id,
+        "registered": registered,
+        "block_tokens": BLOCK_TOKENS,
+        "contexts": [_context(one) for one in contexts],
+    }
+
+
+def _context(context: MappedContext) -> MappedContextObject:
+    blocks = [shown(ContextBlock, one, shared_with=len(one.agents)) for one in context.blocks]
+    agents = sorted({str(agent) for block in context.blocks for agent in block.agents})
+    sharing = agents[:SHARED_WITH_MAX]
+    return shown(MappedContextObject, context, context.saved, blocks=blocks, shared_with=sharing)
+
+
+def _is_registered(app: App, agent_id: AgentId) -> bool:
+    """Return whether an agent was created here; others only have events or jobs.
+
+    Raises:
+        AgentNotFound: It has neither.
+    """
+    stream = StreamName(AGENT_STREAM + agent_id)
+    events = app.log.select(EventFilter(stream=stream), limit=1)
+    if not events and not app.views.page(JobFilter(agent=agent_id), limit=1).jobs:
+        raise AgentNotFound(agent_id)
+    try:
+        app.agent_records.load(agent_id)
+    except AgentNotFound:
+        return False
+    return True
 
 
 AGENT_OPERATIONS: Final = (

@@ -33,8 +33,10 @@ def edit_context(
         if not cleared:
             continue
         before_tokens = count(chat)
-        if isinstance(edit, ClearToolUses) and not _is_due(edit, chat, before_tokens):
-            continue
+        if isinstance(edit, ClearToolUses):
+            by_uses = edit.trigger.type == "tool_uses"
+            if (len(_calls(chat)) if by_uses else before_tokens) <= edit.trigger.value:
+                continue
         tokens = max(0, before_tokens - count(after))
         report: AppliedContextEdit = {"type": edit.type, "cleared_input_tokens": tokens}
         if isinstance(edit, ClearThinking):
@@ -92,8 +94,3 @@ def _cleared(turn: Message, cleared: dict[str, str], edit: ClearToolUses) -> Mes
         for call in turn.tool_calls
     )
     return replace(turn, tool_calls=calls, origin=EDITED_ORIGIN)
-
-
-def _is_due(edit: ClearToolUses, chat: ChatRequest, tokens: int) -> bool:
-    measured = len(_calls(chat)) if edit.trigger.type == "tool_uses" else tokens
-    return measured > edit.trigger.value

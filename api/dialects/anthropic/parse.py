@@ -16,13 +16,11 @@ from api.dialects.anthropic.bodies import (
     InputMessage,
     MessagesBody,
     OutputConfig,
-    OutputFormat,
     ThinkingSpec,
-    ThreadRef,
 )
 from api.dialects.anthropic.context import may_edit
 from api.dialects.anthropic.encode import MessageForm
-from api.dialects.anthropic.tools import AnthropicTools, model_name, tool_choice_of
+from api.dialects.anthropic.tools import AnthropicTools, tool_choice_of
 from api.dialects.encoding import signed_reasoning
 from api.dialects.parsing import (
     IMAGE_UNSENT,
@@ -32,30 +30,16 @@ from api.dialects.parsing import (
     clamp_max_tokens,
     effort_of,
     merge_turns,
+    model_tool_name,
     newest_of_user,
     sampling_of,
     stop_texts,
 )
-from api.generation import Efforts, ParsedRequest, RequestDefaults, ThinkingShown, origin_of
+from api.generation import ParsedRequest, RequestDefaults, ThinkingShown, origin_of
 from api.http.bodies import MAX_TOKENS_CEILING, parse_body
-from domain.chat.generation import ThinkingLimit
 from domain.chat.images import unmarked
 from domain.chat.request import ChatRequest, Message, ToolCall
 from domain.errors import InvalidRequest
-
-
-def answer_schema_of(
-    config: OutputConfig | None, legacy: OutputFormat | None
-) -> Mapping[str, Any] | None:
-    """Return the schema of the answer, if the request has one.
-
-    Args:
-        config: Its current place.
-        legacy: Its place in beta versions.
-    """
-    wanted = (config.format if config is not None else None) or legacy
-    return None if wanted is None else wanted.json_schema or {}
-
 
 #: First line of Claude Code's system prompt. It changes with every request, so the cache could not
 #: reuse any prefix of the prompt.
@@ -188,7 +172,7 @@ def _assistant_turn(blocks: Sequence[ContentBlock]) -> Message:
         tool_calls=tuple(
             ToolCall(
                 id=_call_id(block.id),
-                name=model_name(block.toolset_name, block.name or ""),
+                name=model_tool_name(block.toolset_name, block.name or ""),
                 arguments=block.input or {},
             )
             for block in blocks
@@ -236,7 +220,9 @@ def _user_turns(
             texts, collector = [], new_collector()
         yielded = True
         of_result = new_collector(is_question=False)
-        result = _result_text(block, toolbox, of_result)
+        result = _text_in(block.content, toolbox, of_result)
+        if block.is_error and not result.lower().startswith(_ERROR_PREFIXES):
+            result = f"Error: {result}"
         yield Message(
             role="tool",
             content=result,
@@ -249,13 +235,6 @@ def _user_turns(
 
 def _user_turn(texts: Sequence[str], collector: ImageCollector) -> Message:
     return Message(role="user", content=PART_BREAK.join(texts), images=tuple(collector.images))
-
-
-def _result_text(block: ContentBlock, toolbox: AnthropicTools, collector: ImageCollector) -> str:
-    text = _text_in(block.content, toolbox, collector)
-    if block.is_error and not text.lower().startswith(_ERROR_PREFIXES):
-        return f"Error: {text}"
-    return text
 
 
 def _text_in(
@@ -323,18 +302,12 @@ def has_cache_control(wire: CountBody) -> bool:
 def _marks(wire: CountBody) -> Iterator[Any]:
     yield wire.cache_control
     yield from (tool.cache_control for tool in wire.tools or ())
-    contents = (wire.system, *(message.content for message in wire.messages))
-    for content in contents:
-        if content is not None and not isinstance(content, str):
-            for block in content:
-                yield from _marks_of(block)
-
-
-def _marks_of(block: ContentBlock) -> Iterator[Any]:
-    yield block.cache_control
-    # A tool result contains blocks of its own.
-    inner = block.content if isinstance(block.content, list) else ()
-    yield from (part.get("cache_control") for part in inner if isinstance(part, dict))
+    for content in (wire.system, *(message.content for message in wire.messages)):
+        for block in () if content is None or isinstance(content, str) else content:
+            yield block.cache_control
+            # A tool result contains blocks of its own.
+            inner = block.content if isinstance(block.content, list) else ()
+            yield from (part.get("cache_control") for part in inner if isinstance(part, dict))
 
 
 #: Returns the conversation up to a message of this service, that message included.
@@ -423,19 +396,15 @@ def counted_request_of(
     return ParsedRequest(chat=chat, agent=agent_of(headers, user_id=wire.user_id))
 
 
-def _before(thread: ThreadRef | None, earlier: Earlier | None) -> Sequence[Message]:
-    if thread is None or thread.previous_message_id is None:
-        return ()
-    if earlier is None:
-        msg = "a line of a batch stands by itself; send the conversation before it as messages"
-        raise InvalidRequest(msg, field="thread")
-    return earlier(thread.previous_message_id)
-
-
 def _messages(
     wire: CountBody, toolbox: AnthropicTools, earlier: Earlier | None
 ) -> tuple[Message, ...]:
-    before = _before(wire.thread, earlier)
+    before: Sequence[Message] = ()
+    if wire.thread is not None and wire.thread.previous_message_id is not None:
+        if earlier is None:
+            msg = "a line of a batch stands by itself; send the conversation before it as messages"
+            raise InvalidRequest(msg, field="thread")
+        before = earlier(wire.thread.previous_message_id)
     system = system_texts(wire.system)
     if wire.system is None:
         system = [turn.content for turn in before if turn.role == "system"]
@@ -450,28 +419,32 @@ def _chat(
     toolbox: AnthropicTools,
     earlier: Earlier | None,
 ) -> ChatRequest:
-    messages = _messages(wire, toolbox, earlier)
     choice = tool_choice_of(wire.tool_choice, toolbox)
-    schema = answer_schema_of(wire.output_config, wire.output_format)
+    config, spec = wire.output_config or OutputConfig(), wire.thinking
+    wanted = config.format or wire.output_format
     # A request that demands a call must not reason first.
     is_thinking = _thinking_of(wire.thinking) != "none" and choice.mode not in ("any", "tool")
     return ChatRequest(
         model=wire.model,
-        messages=messages,
+        messages=_messages(wire, toolbox, earlier),
         max_tokens=clamp_max_tokens(max_tokens, MAX_TOKENS_CEILING),
         sampling=sampling_of(wire.sampling, wire.seed, defaults.ids),
         tools=toolbox.loaded,
         deferred_tools=toolbox.referred,
         tool_choice=choice,
         narrowed=toolbox.narrowed,
-        answer_schema=schema,
+        answer_schema=None if wanted is None else wanted.json_schema or {},
         # As at the vendor, a schema that cannot be enforced is a 400.
-        is_strict=schema is not None,
+        is_strict=wanted is not None,
         strict_tools=toolbox.strict,
         stop=stop_texts(wire.stop_sequences),
         thinking=is_thinking,
-        effort=effort_of(wire.output_config.effort if wire.output_config is not None else None),
-        thinking_limit=_thinking_limit(wire, defaults.efforts),
+        effort=effort_of(config.effort),
+        thinking_limit=defaults.efforts.limit(
+            config.effort,
+            budget=spec.budget_tokens if spec is not None and spec.type == "enabled" else None,
+            forbidden=spec is not None and spec.type == "disabled",
+        ),
     )
 
 
@@ -479,12 +452,3 @@ def _thinking_of(spec: ThinkingSpec | None) -> ThinkingShown:
     if spec is None or spec.type not in ("enabled", "adaptive"):
         return "none"
     return "omitted" if spec.display == "omitted" else "whole"
-
-
-def _thinking_limit(wire: CountBody, efforts: Efforts) -> ThinkingLimit:
-    spec = wire.thinking
-    return efforts.limit(
-        wire.output_config.effort if wire.output_config is not None else None,
-        budget=spec.budget_tokens if spec is not None and spec.type == "enabled" else None,
-        forbidden=spec is not None and spec.type == "disabled",
-    )

@@ -17,11 +17,11 @@ from api.dialects.anthropic.encode import (
     assemble_message,
     diagnostics_of,
 )
-from api.dialects.generate import GENERATION_FAILURES, USER_TURN, answer_open, run_count
+from api.dialects.generate import USER_TURN, answer_open, generation, run_count
 from api.generation import ParsedRequest
 from api.http.bodies import parse_body
 from api.http.messages import Access, Caller, Reply, Request, StreamReply, json_reply
-from api.http.operation import IDEMPOTENCY_KEY, Operation
+from api.http.operation import Operation
 from api.streaming.answers import abandoned_on_error
 from api.submit import open_answer, with_history
 from domain.audit.recent_ends import CacheDiagnosis
@@ -156,15 +156,13 @@ def _count(app: App, request: Request) -> TokenCount:
 
 
 MESSAGE_OPERATIONS: Final = (
-    Operation(
+    generation(
         "POST /v1/messages",
         create_message,
-        parameters=(IDEMPOTENCY_KEY,),
         body=MessagesBody,
         example={"model": "semantic-demo", "max_tokens": 32, "messages": [USER_TURN]},
         reply=AnthropicMessage,
         is_streamed=True,
-        responses=GENERATION_FAILURES,
     ),
     Operation(
         "POST /v1/messages/count_tokens",

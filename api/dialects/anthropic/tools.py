@@ -6,19 +6,24 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pydantic_core import SchemaError, SchemaValidator, ValidationError, core_schema
 
 from api.dialects.anthropic.bodies import AnthropicTool, AnthropicToolChoice
 from api.dialects.anthropic.client_tools import CLIENT_TOOLS, ClientTool
-from api.dialects.parsing import PART_BREAK, Mode, choice_of, function_text, function_tool
+from api.dialects.parsing import (
+    PART_BREAK,
+    Mode,
+    choice_of,
+    function_text,
+    function_tool,
+    model_tool_name,
+)
 from domain.chat.request import ToolChoice, canonical_json
 
 _MODES: Final[Mapping[str, Mode]] = {"none": "none", "any": "any", "tool": "tool"}
-#: Separates a toolset from its member in the name by which the model calls it.
-_OF: Final = "__"
 #: The searches that run here, by the fixed name of the tool: their argument and its text.
 _SEARCHES: Final[Mapping[str, tuple[str, str]]] = {
     "tool_search_tool_bm25": ("query", "Words that describe the wanted tools."),
@@ -122,7 +127,7 @@ class AnthropicTools:
         for member in known.members:
             settings = tool.member(member)
             if settings.enabled is not False:
-                name = f"{known.name}{_OF}{member}"
+                name = model_tool_name(known.name, member)
                 self._toolsets[name] = (known.name, member)
                 function = function_tool(name, known.text(member), known.schema([member]))
                 yield function, bool(settings.defer_loading)
@@ -134,16 +139,11 @@ class AnthropicTools:
         if known is None:
             shown = _with_examples(tool.description, tool)
             return function_tool(tool.name, shown, tool.input_schema)
-        members = _members(tool, known)
+        members = [name for name in known.members if name != "zoom" or tool.enable_zoom]
         if (narrowed := known.narrowed(members)) is not None:
             self.narrowed[known.name] = narrowed
         text = PART_BREAK.join([known.description, *_settings(tool)])
         return function_tool(known.name, _with_examples(text, tool), known.schema(members))
-
-
-def model_name(toolset: str | None, name: str) -> str:
-    """Return the name by which the model called a tool."""
-    return f"{toolset}{_OF}{name}" if toolset else name
 
 
 def tool_choice_of(spec: AnthropicToolChoice | None, toolbox: AnthropicTools) -> ToolChoice:
@@ -161,10 +161,6 @@ def tool_choice_of(spec: AnthropicToolChoice | None, toolbox: AnthropicTools) ->
         tools=(*toolbox.loaded, *toolbox.referred),
         field="tool_choice.name" if spec.type == "tool" else "tool_choice",
     )
-
-
-def _members(tool: AnthropicTool, known: ClientTool) -> Collection[str]:
-    return [name for name in known.members if name != "zoom" or tool.enable_zoom]
 
 
 def _settings(tool: AnthropicTool) -> Iterator[str]:

@@ -50,6 +50,11 @@ def job_object(view: Job, forecast: Forecast | None) -> JobObject:
     """Return a job without its answer."""
     asked, waiting = view.submitted, _waiting(view, forecast)
     path = f"/v1/jobs/{view.id}"
+    estimate: JobEstimate | None = None
+    if forecast is not None and forecast.end_s is not None:
+        # The job may have begun after the forecast was made.
+        start_s = forecast.start_s if view.status is JobStatus.QUEUED else None
+        estimate = {"starts_in_s": rounded(start_s), "finishes_in_s": rounded(forecast.end_s)}
     return shown(
         JobObject,
         view,
@@ -69,20 +74,21 @@ def job_object(view: Job, forecast: Forecast | None) -> JobObject:
         error={"code": view.error, "message": view.error_message or ""} if view.error else None,
         links={"self": path} | {name: f"{path}/{name}" for name in ("stream", "cancel", "retry")},
         queue_position=None if waiting is None else waiting.position,
-        waiting_for=_held_for(view) or _waiting_for(waiting),
-        estimate=_estimate(view, forecast),
+        waiting_for=_waiting_for(view, waiting),
+        estimate=estimate,
     )
+
+
+def _waiting_for(view: Job, waiting: Forecast | None) -> WaitingName | None:
+    """Return why a job waits; one that has no turn yet waits for a place."""
+    if view.status is JobStatus.HELD:
+        return "jobs" if view.submitted.after else "time"
+    return None if waiting is None else (waiting.waiting_for or WaitingFor.PLACE).value
 
 
 def after_objects(after: Sequence[Predecessor]) -> list[AfterObject]:
     """Return the jobs that a job waits for."""
     return [shown(AfterObject, one) for one in after]
-
-
-def _held_for(view: Job) -> WaitingName | None:
-    if view.status is not JobStatus.HELD:
-        return None
-    return "jobs" if view.submitted.after else "time"
 
 
 def _output(answer: StoredAnswer) -> JobOutput:
@@ -104,21 +110,6 @@ def _waiting(view: Job, forecast: Forecast | None) -> Forecast | None:
         return None
     is_in_engine = forecast.waiting_for is not None and view.status is JobStatus.RUNNING
     return forecast if is_in_engine or view.status is JobStatus.QUEUED else None
-
-
-def _waiting_for(waiting: Forecast | None) -> WaitingName | None:
-    """Return why a job waits; one that has no turn yet waits for a place."""
-    if waiting is None:
-        return None
-    return (waiting.waiting_for or WaitingFor.PLACE).value
-
-
-def _estimate(view: Job, forecast: Forecast | None) -> JobEstimate | None:
-    if forecast is None or forecast.end_s is None:
-        return None
-    # The job may have begun after the forecast was made.
-    start_s = forecast.start_s if view.status is JobStatus.QUEUED else None
-    return {"starts_in_s": rounded(start_s), "finishes_in_s": rounded(forecast.end_s)}
 
 
 def rounded(seconds: float | None) -> float | None:

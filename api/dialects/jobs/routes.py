@@ -32,9 +32,15 @@ from api.dialects.jobs.bodies import (
     WebhookObject,
 )
 from api.dialects.jobs.durable import DURABLE_PARAMETERS, is_durable, read_durable
-from api.dialects.jobs.fork import submit_fork
 from api.dialects.jobs.objects import load_job, rounded, summarise_job, wait_of, webhook_object
-from api.dialects.jobs.wire import CURSOR_PATTERN, NO_ITEM, Cursor, NativeEncoder, parse_cursor
+from api.dialects.jobs.wire import (
+    CURSOR_PATTERN,
+    NO_ITEM,
+    Cursor,
+    NativeEncoder,
+    parse_cursor,
+    submit_fork,
+)
 from api.http.bodies import (
     JOB_ID_PATTERN,
     KNOWN_NAME_PATTERN,

@@ -86,12 +86,16 @@ def _parsed(
     if is_load and wire.is_unload:
         raise InvalidRequest(UNLOAD_REFUSED, field="keep_alive")
     effort = wire.think if isinstance(wire.think, str) else None
+    schemas: Mapping[str, Mapping[str, Any]] = {"json": {}}
+    most = clamp_max_tokens(options.num_predict, defaults.max_tokens)
+    if options.num_predict is not None and options.num_predict < 1:
+        most = MAX_TOKENS_CEILING
     chat = ChatRequest(
         model=wire.model,
         messages=() if turns is None else merge_turns((), turns),
-        max_tokens=0 if is_load else _max_tokens(options.num_predict, defaults),
+        max_tokens=0 if is_load else most,
         sampling=sampling_of(options.sampling, seed, defaults.ids),
-        answer_schema=_answer_schema(wire.format),
+        answer_schema=schemas.get(wire.format) if isinstance(wire.format, str) else wire.format,
         stop=stop_texts(options.stop),
         logprobs=logprobs_wanted(wanted=bool(wire.logprobs), top=wire.top_logprobs),
         thinking=bool(wire.think),
@@ -111,19 +115,6 @@ UNLOAD_REFUSED: Final = (
     "a client cannot unload a model; another one takes its place by a request, or by"
     " semantic models swap NAME"
 )
-
-
-def _max_tokens(wanted: int | None, defaults: RequestDefaults) -> int:
-    if wanted is not None and wanted < 1:
-        return MAX_TOKENS_CEILING
-    return clamp_max_tokens(wanted, defaults.max_tokens)
-
-
-def _answer_schema(wanted: str | Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Return the schema of the answer, an empty one for any object."""
-    if isinstance(wanted, str):
-        return {} if wanted else None
-    return wanted
 
 
 def _turns(messages: Sequence[OllamaMessage]) -> Iterator[Message]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from api.app import App
 from api.dialects.embeddings import EmbeddingBody, answer_vectors, floats_of, parse_request
-from api.dialects.generate import GENERATION_FAILURES, USER_TURN, answer_open
+from api.dialects.generate import USER_TURN, answer_open, generation
 from api.dialects.ollama.bodies import (
     API_VERSION,
     OllamaChat,
@@ -20,9 +20,7 @@ from api.dialects.ollama.bodies import (
     OllamaEmbeddingsBody,
     OllamaGenerateBody,
     OllamaGenerated,
-    OllamaLoaded,
     OllamaLoadedModels,
-    OllamaModel,
     OllamaModels,
     OllamaNamed,
     OllamaShowBody,
@@ -43,7 +41,7 @@ from api.dialects.ollama.parse import TAG, of_model, parse_chat, parse_generate
 from api.generation import ParsedRequest
 from api.http.bodies import parse_body
 from api.http.messages import Access, Reply, Request, StreamReply, json_reply
-from api.http.operation import IDEMPOTENCY_KEY, Operation
+from api.http.operation import Operation
 from api.submit import open_answer
 from domain.chat.embedding import Vectors
 from domain.errors import InvalidRequest, ModelNotFound
@@ -151,17 +149,34 @@ def ollama_tags(app: App, request: Request) -> OllamaModels:
     """
     del request
     models = app.model_stock.all()
-    listed: OllamaModels = {"models": [_listed(*one) for one in _names(models)]}
-    return listed
+    return {
+        "models": [
+            {
+                **_named(name, model),
+                "modified_at": rfc3339(model.written_at),
+                "capabilities": list(_CAPABILITIES[model.entry.kind]),
+            }
+            for name, model in _names(models)
+        ]
+    }
 
 
 def ollama_loaded(app: App, request: Request) -> OllamaLoadedModels:
     """List the loaded models in Ollama's format."""
     del request
     models = app.model_stock.all()
-    loaded = (model for model in models if model.state is ModelState.LOADED)
-    listed: OllamaLoadedModels = {"models": [_loaded(model) for model in loaded]}
-    return listed
+    return {
+        "models": [
+            {
+                **(named := _named(model.entry.name, model)),
+                "expires_at": _NEVER,
+                "size_vram": named["size"],
+                "context_length": model.context_length or 0,
+            }
+            for model in models
+            if model.state is ModelState.LOADED
+        ]
+    }
 
 
 def ollama_show(app: App, request: Request) -> OllamaShown:
@@ -203,24 +218,6 @@ def _named(name: str, model: ModelStatus) -> OllamaNamed:
     }
 
 
-def _listed(name: str, model: ModelStatus) -> OllamaModel:
-    return {
-        **_named(name, model),
-        "modified_at": rfc3339(model.written_at),
-        "capabilities": list(_CAPABILITIES[model.entry.kind]),
-    }
-
-
-def _loaded(model: ModelStatus) -> OllamaLoaded:
-    named = _named(model.entry.name, model)
-    return {
-        **named,
-        "expires_at": _NEVER,
-        "size_vram": named["size"],
-        "context_length": model.context_length or 0,
-    }
-
-
 def _shown(model: ModelStatus) -> OllamaShown:
     family = _family(model)
     info: dict[str, Any] = {
@@ -257,24 +254,21 @@ def _family(model: ModelStatus) -> str:
 
 
 OLLAMA_OPERATIONS: Final = (
-    Operation(
+    generation(
         "POST /api/chat",
         partial(generate, kind=CHAT),
         id="ollamaChat",
         summary="Generate a turn in Ollama's format",
-        parameters=(IDEMPOTENCY_KEY,),
         body=OllamaChatBody,
         example={"model": "semantic-demo", "messages": [USER_TURN], "options": {"num_predict": 32}},
         reply=OllamaChat,
         media=LINES,
-        responses=GENERATION_FAILURES,
     ),
-    Operation(
+    generation(
         "POST /api/generate",
         partial(generate, kind=GENERATE),
         id="ollamaGenerate",
         summary="Generate an answer to a prompt in Ollama's format",
-        parameters=(IDEMPOTENCY_KEY,),
         body=OllamaGenerateBody,
         example={
             "model": "semantic-demo",
@@ -283,25 +277,20 @@ OLLAMA_OPERATIONS: Final = (
         },
         reply=OllamaGenerated,
         media=LINES,
-        responses=GENERATION_FAILURES,
     ),
-    Operation(
+    generation(
         "POST /api/embed",
         ollama_embed,
-        parameters=(IDEMPOTENCY_KEY,),
         body=OllamaEmbedBody,
         example={"model": "notes", "input": ["Bees dance.", "Cells divide."]},
         reply=OllamaVectors,
-        responses=GENERATION_FAILURES,
     ),
-    Operation(
+    generation(
         "POST /api/embeddings",
         ollama_embeddings,
-        parameters=(IDEMPOTENCY_KEY,),
         body=OllamaEmbeddingsBody,
         example={"model": "notes", "prompt": "Bees dance."},
         reply=OllamaVector,
-        responses=GENERATION_FAILURES,
     ),
     Operation("GET /api/tags", ollama_tags, reply=OllamaModels),
     Operation("GET /api/ps", ollama_loaded, reply=OllamaLoadedModels),

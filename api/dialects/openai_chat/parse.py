@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from api.dialects.encoding import chat_logprobs
-from api.dialects.generate import GENERATION_FAILURES, USER_TURN
+from api.dialects.generate import USER_TURN, generation
 from api.dialects.openai_chat.bodies import (
     ChatCompletion,
     ChatCompletionBody,
@@ -49,7 +49,6 @@ from api.dialects.parsing import (
 )
 from api.generation import AssembledAnswer, ParsedRequest, RequestDefaults, origin_of
 from api.http.bodies import parse_body
-from api.http.operation import IDEMPOTENCY_KEY, Operation
 from domain.chat.images import unmarked
 from domain.chat.items import Body, Finished, Text, Thinking, ToolInput, ToolStart
 from domain.chat.logprobs import TokenLogprob
@@ -218,6 +217,7 @@ def parse(body: bytes, headers: Mapping[str, str], defaults: RequestDefaults) ->
     tools = tools_of(wire.tools)
     choice = tool_choice_of(wire.tool_choice, tools, parallel=wire.parallel_tool_calls is not False)
     wanted = wire.max_completion_tokens or wire.max_tokens
+    named = wire.response_format.json_schema if wire.response_format is not None else None
     chat = ChatRequest(
         model=wire.model,
         messages=merge_turns((), with_verbosity(turns_of(wire.messages), wire.verbosity)),
@@ -226,7 +226,7 @@ def parse(body: bytes, headers: Mapping[str, str], defaults: RequestDefaults) ->
         tools=tools,
         tool_choice=choice,
         answer_schema=_answer_schema(wire.response_format),
-        is_strict=_is_strict(wire.response_format),
+        is_strict=bool(named is not None and named.strict),
         strict_tools=strict_among(wire.tools),
         stop=stop_texts(wire.stop),
         logprobs=logprobs_wanted(wanted=bool(wire.logprobs), top=wire.top_logprobs),
@@ -267,11 +267,6 @@ def _answer_schema(wanted: ResponseFormat | None) -> Mapping[str, Any] | None:
     if wanted.type != "json_schema" or named is None:
         return {}
     return described(named.json_schema, named.description)
-
-
-def _is_strict(wanted: ResponseFormat | None) -> bool:
-    """Whether the request must fail if the service cannot enforce the schema."""
-    return wanted is not None and wanted.json_schema is not None and bool(wanted.json_schema.strict)
 
 
 class ChatKind(CompletionKind):
@@ -343,16 +338,14 @@ class ChatKind(CompletionKind):
 
 
 CHAT_OPERATIONS: Final = (
-    Operation(
+    generation(
         "POST /v1/chat/completions",
         partial(create_completion, kind=ChatKind),
         id="createChatCompletion",
         summary="Generate an answer in OpenAI's Chat Completions format",
-        parameters=(IDEMPOTENCY_KEY,),
         body=ChatCompletionBody,
         example={"model": "semantic-demo", "max_tokens": 32, "messages": [USER_TURN]},
         reply=ChatCompletion,
         is_streamed=True,
-        responses=GENERATION_FAILURES,
     ),
 )

@@ -33,7 +33,6 @@ from api.dialects.openai_responses.tools import (
     echoed_tool,
     found_tools_text,
     is_callable,
-    model_tool_name,
     tool_choice_of,
     toolbox_of,
 )
@@ -47,6 +46,7 @@ from api.dialects.parsing import (
     described,
     effort_of,
     merge_turns,
+    model_tool_name,
     newest_of_user,
     refuse_unread,
     sampling_of,

@@ -5,11 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from api.dialects.openai_responses.bodies import ResponseNamedTool, ResponseTool, ResponseToolChoice
 from api.dialects.openai_responses.client_tools import CLIENT_TOOLS, call_members, client_function
-from api.dialects.parsing import Mode, arguments_of, choice_of, function_text, function_tool
+from api.dialects.parsing import (
+    Mode,
+    arguments_of,
+    choice_of,
+    function_text,
+    function_tool,
+    model_tool_name,
+)
 from api.generation import Block
 from api.http.bodies import load_json
 from domain.chat.request import ToolChoice
@@ -39,14 +47,7 @@ def custom_function(
         syntax, definition = grammar
         rule = f"Its input is text that matches this {_SYNTAXES[syntax]}:\n{definition}"
         description = f"{description}\n{rule}" if description else rule
-    return {
-        "type": "function",
-        "function": {
-            "name": name,
-            "description": description,
-            "parameters": _arguments({"type": "string"}),
-        },
-    }
+    return function_tool(name, description, _arguments({"type": "string"}))
 
 
 def grammar_arguments(grammar: tuple[str, str]) -> Mapping[str, Any] | None:
@@ -161,9 +162,6 @@ def _is_half(char: str) -> bool:
     return "\ud800" <= char <= "\udbff"
 
 
-#: Type of a tool.
-Kind = str
-
 #: Most grammars of one request.
 GRAMMARS_MAX: Final = 32
 _SEARCH: Final = "tool_search"
@@ -172,11 +170,6 @@ _ALIASES: Final[Mapping[str, str]] = {"computer_use": "computer"}
 #: Types of choices that a tool of the request must satisfy.
 _CHOSEN: Final = frozenset({"function", "custom", *CLIENT_TOOLS, *_ALIASES})
 _MODES: Final[Mapping[str, Mode]] = {"none": "none", "required": "any"}
-
-
-def model_tool_name(namespace: str | None, name: str) -> str:
-    """Return the name by which the model calls a tool."""
-    return f"{namespace}__{name}" if namespace else name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,9 +185,9 @@ class CallableTool:
         is_strict: Whether the service must enforce the schema.
     """
 
-    kind: Kind
+    kind: str
     name: str
-    namespace: str
+    namespace: str = ""
     function: Mapping[str, Any]
     narrowed: Mapping[str, Any] | None = None
     is_strict: bool = False
@@ -355,17 +348,20 @@ def echoed_choice(spec: str | ResponseToolChoice | None) -> Any:  # noqa: ANN401
 
 
 def _callable_tools(
-    tool: ResponseTool, where: str, *, hides_deferred: bool = False
+    tool: ResponseTool, where: str, *, namespace: str = "", hides_deferred: bool = False
 ) -> Iterator[CallableTool]:
     """Yield the callable tools of a tool: itself, or the members of a namespace."""
     if tool.type == "namespace" and tool.name:
         for index, member in enumerate(tool.tools or ()):
             if _is_own(member):
-                inner = _callable_tool(member, f"{where}.tools.{index}", namespace=tool.name)
-                if inner is not None and not (hides_deferred and member.defer_loading):
-                    yield inner
+                yield from _callable_tools(
+                    member,
+                    f"{where}.tools.{index}",
+                    namespace=tool.name,
+                    hides_deferred=hides_deferred,
+                )
         return
-    callable_tool = _callable_tool(tool, where)
+    callable_tool = _callable_tool(tool, where, namespace=namespace)
     if callable_tool is not None and not (hides_deferred and tool.defer_loading):
         yield callable_tool
 
@@ -373,33 +369,23 @@ def _callable_tools(
 def _callable_tool(tool: ResponseTool, where: str, *, namespace: str = "") -> CallableTool | None:
     if _is_search(tool):
         function = function_tool(_SEARCH, tool.description, tool.parameters)
-        return CallableTool(kind="tool_search", name=_SEARCH, namespace="", function=function)
+        return CallableTool(kind="tool_search", name=_SEARCH, function=function)
     if tool.type in CLIENT_TOOLS:
         function = client_function(tool)
-        return CallableTool(kind=tool.type, name=tool.type, namespace="", function=function)
+        return CallableTool(kind=tool.type, name=tool.type, function=function)
     if tool.name is None or not _is_own(tool):
         return None
     name = model_tool_name(namespace, tool.name)
+    named = partial(CallableTool, kind=tool.type, name=tool.name, namespace=namespace)
     if tool.type == "function":
         function = function_tool(name, tool.description, tool.parameters)
-        return CallableTool(
-            kind="function",
-            name=tool.name,
-            namespace=namespace,
-            function=function,
-            is_strict=bool(tool.strict),
-        )
+        return named(function=function, is_strict=bool(tool.strict))
     grammar = None
     if tool.format is not None and tool.format.type == "grammar":
         chosen = tool.format
         grammar = checked_grammar(chosen.syntax, chosen.definition, f"{where}.format")
-    return CallableTool(
-        kind="custom",
-        name=tool.name,
-        namespace=namespace,
-        function=custom_function(name, tool.description or "", grammar),
-        narrowed=grammar_arguments(grammar) if grammar else None,
-    )
+    function = custom_function(name, tool.description or "", grammar)
+    return named(function=function, narrowed=grammar_arguments(grammar) if grammar else None)
 
 
 def _grammars(tool: ResponseTool) -> int:
