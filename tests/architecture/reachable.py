@@ -30,7 +30,10 @@ _ALLOWED = {
     **dict.fromkeys(
         (
             "worker/engine/mlx/kv/packed_cache.py quantised",
-            "worker/engine/mlx/kv/window_cache.py is_trimmable",
+            *(
+                f"worker/engine/mlx/kv/window_cache.py {name}"
+                for name in ("is_trimmable", "maybe_trim_front", "start_position")
+            ),
             *(
                 f"worker/engine/mlx/{file}.py {name}"
                 for file in ("kv/packed_cache", "kv/window_cache", "rows/ragged_cache")
