@@ -31,6 +31,10 @@ _ALLOWED = {
         (
             "worker/engine/mlx/kv/packed_cache.py quantised",
             *(
+                f"worker/engine/mlx/kv/window_cache.py {name}"
+                for name in ("is_trimmable", "maybe_trim_front", "start_position")
+            ),
+            *(
                 f"worker/engine/mlx/{file}.py {name}"
                 for file in ("kv/packed_cache", "kv/window_cache", "rows/ragged_cache")
                 for name in ("keys_and_values", "make_mask", "update_and_fetch")

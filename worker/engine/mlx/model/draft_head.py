@@ -29,7 +29,11 @@ from domain.kv.spec import WINDOW_SLACK_TOKENS, WINDOW_STEP_TOKENS
 from domain.model.registry import DRAFT_HEAD, NO_DRAFTER
 from ops.models.hub_cache import WEIGHTS
 from worker.engine.mlx.cpu import computes_on_cpu, in_single_precision
-from worker.engine.mlx.drafting.speculation import DrafterSource, SpeculatedRow
+from worker.engine.mlx.drafting.speculation import (
+    FIRST_DRAFT_TOKENS_MAX,
+    DrafterSource,
+    SpeculatedRow,
+)
 from worker.engine.mlx.kv.window_cache import WindowKVCache
 from worker.engine.mlx.memory.at_load import parameter_bytes
 from worker.engine.mlx.memory.device import ProcessDevice
@@ -146,9 +150,7 @@ def load_head(source: ModelSource, network: Any, *, is_asked: bool) -> DraftHead
                 draft = draft_head(network, tensors)
                 left_bytes = ProcessDevice().memory().usable_bytes - mx.get_active_memory()
                 if is_asked or draft.weights_bytes <= _MEMORY_SHARE_MAX * left_bytes:
-                    arrays: Any = draft.head.parameters()  # type: ignore[no-untyped-call]  # mlx has no types for it
-                    mx.eval(arrays)
-                    return draft
+                    return warmed(draft)
                 why, is_asked = f"it takes {size_text(draft.weights_bytes)} of the memory", True
     except Exception as error:  # noqa: BLE001 - of many types on odd weights; the model goes on
         why, is_asked = f"{type(error).__name__}: {error}", True
@@ -187,6 +189,16 @@ def draft_head(network: Any, tensors: Mapping[str, mx.array]) -> DraftHead:  # n
     slots = HEAD_CONTEXT_TOKENS + WINDOW_SLACK_TOKENS + WINDOW_STEP_TOKENS
     row = slots * 2 * args.num_key_value_heads * args.head_dim + STATES_MAX * args.hidden_size
     return DraftHead(network, head, parameter_bytes(head), element * row)
+
+
+def warmed(draft: DraftHead) -> DraftHead:
+    """Compute a draft, so that the first one of a row takes no longer than others."""
+    arrays: Any = draft.head.parameters()  # type: ignore[no-untyped-call]  # mlx has no types for it
+    mx.eval(arrays)
+    drafter, row = draft.new_drafter(), _WarmRow()
+    drafter.observe([row], mx.zeros((1, text_model(draft.network).args.hidden_size)), [1], [1])
+    drafter.propose([row], [0], FIRST_DRAFT_TOKENS_MAX)
+    return draft
 
 
 def read_head(model_dir: Path) -> dict[str, mx.array]:
@@ -231,6 +243,14 @@ def _with_experts_together(tensors: Mapping[str, mx.array]) -> dict[str, mx.arra
         name: mx.stack([parts[at] for at in sorted(parts)]) for name, parts in single.items()
     }
     return found | stacked
+
+
+@dataclass(frozen=True, slots=True)
+class _WarmRow:
+    """A row of one token."""
+
+    uid: int = 0
+    tokens: list[int] = field(default_factory=lambda: [0])
 
 
 @dataclass(slots=True)
