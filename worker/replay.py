@@ -16,6 +16,7 @@ from typing import Any
 from domain.audit.recorded_answers import LoggedAnswers
 from domain.audit.replay import (
     Candidate,
+    Parting,
     Recording,
     Refusal,
     ReplayDivergence,
@@ -120,15 +121,10 @@ def replay(
     except SemanticError as error:
         raise ReplayRefused(Refusal.CANNOT_COMPUTE, error.message) from error
     parting = parting_of(stored.text, answer.text) if is_against else None
-    if parting is not None:
-        same = f"the text of {card.id} is the same for {parting.chars:,} characters"
-        verdict, message = Verdict.PARTED, same
-    elif is_against:
-        verdict, message = Verdict.SAME, "the same text"
-    elif verify:
-        verdict, message = _verdict(recording, stored, answer)
+    if is_against:
+        verdict, message = _verdict_against(card.id, parting)
     else:
-        verdict, message = Verdict.REPLAYED, f"replayed {len(answer.ids):,} tokens"
+        verdict, message = _verdict(recording, expected, answer)
     return Replayed(
         job=recording.job,
         verdict=verdict,
@@ -158,8 +154,10 @@ def _payload(payloads: PayloadStore, digest: Digest, what: str) -> bytes:
 
 
 def _verdict(
-    recording: Recording, stored: StoredAnswer, replayed: _ReplayedAnswer
+    recording: Recording, stored: StoredAnswer | None, replayed: _ReplayedAnswer
 ) -> tuple[Verdict, str]:
+    if stored is None:
+        return Verdict.REPLAYED, f"replayed {len(replayed.ids):,} tokens"
     if replayed.divergence is not None:
         return Verdict.DIVERGED, f"the token at index {replayed.divergence.index:,} is another"
     if hash_ids(replayed.ids) != recording.completed.token_hash:
@@ -176,6 +174,12 @@ def _verdict(
     if replayed.text != stored.text:
         return Verdict.DIVERGED, "the same tokens decode to another text"
     return Verdict.SAME, f"the same {len(replayed.ids):,} tokens"
+
+
+def _verdict_against(model: str, parting: Parting | None) -> tuple[Verdict, str]:
+    if parting is None:
+        return Verdict.SAME, "the same text"
+    return Verdict.PARTED, f"the text of {model} is the same for {parting.chars:,} characters"
 
 
 class _ReplayRun:

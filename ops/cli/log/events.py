@@ -96,12 +96,7 @@ def ls(
     with opened(read_settings(data_dir)) as engine, _leaving_quietly():
         log = LogReader(engine)
         if export or out is not None:
-            chosen = log.walk(choice, after=after, limit=limit)
-            if out is not None:
-                echo(f"{write_events(out, chosen):,} events in {out}")
-                return
-            for event in chosen:
-                echo_data(event_line(event))
+            _export(log.walk(choice, after=after, limit=limit), out)
             return
         # Read first: an event that is recorded in between is not missed.
         head = log.head().position
@@ -178,6 +173,14 @@ def _colour(type_name: str) -> str:
     if type_name.endswith(_ENDED_WELL):
         return "green"
     return "yellow" if "Cancel" in type_name else "blue"
+
+
+def _export(events: Iterator[RecordedEvent], out: Path | None) -> None:
+    if out is not None:
+        echo(f"{write_events(out, events):,} events in {out}")
+        return
+    for event in events:
+        echo_data(event_line(event))
 
 
 def show(

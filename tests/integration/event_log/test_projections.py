@@ -29,6 +29,7 @@ from domain.usage.figures import UsageGroup
 from domain.values import AgentId, JobId, StreamName, digest_of, rfc3339
 from ops.cli.main import build_app
 from ops.clock import RandomIds
+from ops.data_dir import lock
 from ops.log.admin.archive import archive_log
 from ops.log.database import reader_engine, reading, writer_engine
 from ops.log.projections import fold, rebuild
@@ -198,7 +199,7 @@ def test_a_second_rebuild_waits_for_the_first(
             has_waited.set()
             pause(pause_s, reason="the product waits with it")
 
-    monkeypatch.setattr(rebuild, "time", Time)
+    monkeypatch.setattr(lock, "time", Time)
     second = threading.Thread(target=rebuild_projections, args=(url,))
 
     def while_the_first_is_at_work(done: int, total: int) -> None:
