@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from domain.errors import CorruptLog, LogUnavailable, QueueUnavailable
-from ops.data_dir.lock import DataDirLocked
+from ops.data_dir.lock import DataDirLocked, is_served
 from ops.data_dir.permissions import create_private_files, use_own_temporary_directory
 from ops.exit_codes import ExitCode, after_failed_start, end_process
 from ops.liveness.child import (
@@ -115,7 +115,11 @@ def main() -> int:
     process = WorkerProcess(settings, logger, shared)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: process.request_stop())
-    shared.lifeline = watch_lifeline(lambda: process.request_stop(), orphan_s=ORPHAN_S)
+    shared.lifeline = watch_lifeline(
+        lambda: process.request_stop(),
+        orphan_s=ORPHAN_S,
+        has_successor=lambda: is_served(settings.data_dir),
+    )
     try:
         code = process.run()
         while (successor := process.successor(code)) is not None:

@@ -56,6 +56,7 @@ from worker.recording.worker_event_recorder import WorkerEventRecorder, library_
 from worker.turn_scheduler import ActiveJobs, TurnScheduler
 
 if TYPE_CHECKING:
+    from domain.job.run_attempt import JobRunner
     from worker.composition import CacheParts, ServedModels
     from worker.engine.mlx.model.adapters import KeptBase
 
@@ -244,20 +245,15 @@ class WorkerProcess:
         with resting_collector():  # MLX takes memory that a worker without a model does not need
             from worker import composition as parts  # noqa: PLC0415 - imports MLX
 
-        settings, log, client, keys = self._settings, to.log, to.client, to.keys
-        sink = RedisItemSink(client, keys)
+        settings, logger, turns = self._settings, self._logger, self._turns
+        log, client, keys = to.log, to.client, to.keys
+        sink, values, active = RedisItemSink(client, keys), settings.engine.values, ActiveJobs()
         cache = parts.open_cache(stack, settings, worker=self._worker, log=log)
         served = parts.served_models(settings, self._model, self._shared.base)
         engine = self._engine(stack, sink, cache, log, to.controls, served)
         broker = BlockingRedisBroker(client, keys, broker_id=to.broker_id)
-        turns, logger, active = self._turns, self._logger, ActiveJobs()
         tuning = WorkerTuning(
-            to.controls,
-            settings.engine.values,
-            engine=engine,
-            turns=turns,
-            queue=broker,
-            logger=logger,
+            to.controls, values, engine=engine, turns=turns, queue=broker, logger=logger
         )
         pulse = self._pulse(to, engine, cache.gauge, tuning)
         stack.enter_context(PeriodicTask("pulse", PULSE_S, pulse.beat))
@@ -279,23 +275,12 @@ class WorkerProcess:
             follow_model=partial(self._follow, to.follower),
             blocks=BlockAnswers(client, keys, worker=self._worker, blocks=cache.gauge),
         )
-        restore = self._show_life(stack, to, broker)
-        recover = watch.reconciliation(restore)
+        recover = watch.reconciliation(self._show_life(stack, to, broker))
         reconciler = PeriodicTask("reconcile", RECONCILE_S, recover)
         self._request_reconcile = reconciler.wake
         look = stack.enter_context(PeriodicTask("engine control", LOOK_S, tuning.apply))
         stack.enter_context(watch.listener(reconcile=reconciler.wake, tune=look.wake))
-        models = (self._model.name, *self._embeds)
-        declare_actors(
-            broker,
-            parts.with_lanes(runner, served, turns),
-            draining=self._stop,
-            models=models,
-        )
-        if taken_over := broker.requeue_all_unacked():
-            self._logger.info("took_over", jobs=taken_over)
-        consumers = Consumers(broker, models=models)
-        consumers.start()
+        consumers = self._consume(broker, parts.with_lanes(runner, served, turns))
         self._state = WorkerState.READY
         to.follower.has_loaded()
         reconciler.start()
@@ -364,8 +349,9 @@ class WorkerProcess:
                 self._plan_exit(ExitCode.IDLE, drain_s=self._settings.server.drain_s)
 
     def _last_saves_s(self) -> float:
-        saves_s = last_saves_s(self._planned, is_asked_to_stop=self._shared.stop.is_set())
-        return self._shared.lifeline.limit_s(saves_s)
+        return self._shared.lifeline.limit_s(
+            last_saves_s(self._planned, is_asked_to_stop=self._shared.stop.is_set())
+        )
 
     def _exit_code(self) -> int:
         """Return the exit code of a process that ends in order."""
@@ -466,3 +452,11 @@ class WorkerProcess:
         if tier is not None and not tier.wait_scanned(SCAN_S_MAX):
             self._logger.warning("cache_not_scanned_yet", dir=str(self._settings.cache_dir))
         return True
+
+    def _consume(self, broker: BlockingRedisBroker, runner: JobRunner) -> Consumers:
+        models = (self._model.name, *self._embeds)
+        declare_actors(broker, runner, draining=self._stop, models=models)
+        if taken_over := broker.requeue_all_unacked():
+            self._logger.info("took_over", jobs=taken_over)
+        (consumers := Consumers(broker, models=models)).start()
+        return consumers

@@ -53,7 +53,7 @@ from ops.broker.worker_requests import (
 )
 from ops.clock import RandomIds, SystemClock
 from ops.data_dir.free_space import DiskFloor, floor_of
-from ops.data_dir.lock import DataDirLocked, DataLock
+from ops.data_dir.lock import DataDirLocked, DataLock, is_served
 from ops.data_dir.permissions import create_private_files
 from ops.exit_codes import after_failed_start
 from ops.liveness.child import ORPHAN_S, Lifeline, watch_lifeline
@@ -400,5 +400,9 @@ def main() -> int:
     create_private_files()
     settings = load_part_settings()
     logger = configure_logging("api", level=settings.log.level, format=settings.log.format)
-    lifeline = watch_lifeline(lambda: os.kill(os.getpid(), signal.SIGTERM), orphan_s=ORPHAN_S)
+    lifeline = watch_lifeline(
+        lambda: os.kill(os.getpid(), signal.SIGTERM),
+        orphan_s=ORPHAN_S,
+        has_successor=partial(is_served, settings.data_dir),
+    )
     return run(settings, logger, lifeline)

@@ -7,12 +7,13 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 
 from domain.errors import QueueUnavailable
 from ops.broker.address import forget_url, socket_path, write_url
 from ops.broker.private_redis import PrivateRedis, find_server
-from ops.data_dir.lock import DataDirLocked, DataLock
+from ops.data_dir.lock import DataDirLocked, DataLock, is_served
 from ops.data_dir.permissions import create_private_files
 from ops.exit_codes import ExitCode
 from ops.liveness.child import (
@@ -64,7 +65,8 @@ def _serve(broker: PrivateRedis, settings: Settings, stop: threading.Event, log:
     broker.start()
     try:
         # Threads may exist from here on: the server was forked before.
-        watch_lifeline(stop.set, orphan_s=ORPHAN_S)
+        served = partial(is_served, settings.data_dir)
+        watch_lifeline(stop.set, orphan_s=ORPHAN_S, has_successor=served)
         write_url(settings, broker.url)
         log.info("the broker answers", url=broker.url)
         threading.Thread(target=_wait, args=(broker, stop), daemon=True).start()

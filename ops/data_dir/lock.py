@@ -134,3 +134,19 @@ def _read(path: Path) -> dict[str, str]:
     if not isinstance(stored, dict):
         return {}
     return {str(name): str(value) for name, value in stored.items()}
+
+
+#: Lock of the supervisor of a data directory.
+SERVE_LOCK = "serve.lock"
+
+
+def is_served(data_dir: Path) -> bool:
+    """Return whether a supervisor holds a data directory."""
+    try:
+        with (data_dir / SERVE_LOCK).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        pass
+    return False

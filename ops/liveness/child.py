@@ -24,8 +24,8 @@ BEAT_S = 1.0
 #: What a process sends: a heartbeat, and that it has its imports and waits for its activation.
 BEAT = b"."
 IMPORTED = b"i"
-#: How long a part of a killed supervisor goes on, in seconds. The next service imports its own
-#: parts within that time and then ends these; a service manager starts it after some seconds.
+#: How long a part of a killed supervisor waits for the next one, in seconds: a service manager
+#: starts it after some seconds. It imports its own parts and then ends these.
 ORPHAN_S = 30.0
 #: Longest time that open answers have once the next service waits for a part, in seconds.
 HANDOVER_S = 1.0
@@ -81,32 +81,46 @@ class Lifeline:
         """Return a time that the end of this process may take: short where a successor waits."""
         return min(seconds, HANDOVER_S) if self.awaits_successor else seconds
 
-    def watch(self, descriptor: int, on_lost: Callable[[], None], orphan_s: float) -> None:
-        """Wait for the end of the supervisor, then ``orphan_s``, and call ``on_lost``."""
+    def watch(
+        self,
+        descriptor: int,
+        on_lost: Callable[[], None],
+        orphan_s: float,
+        has_successor: Callable[[], bool],
+    ) -> None:
+        """Wait for the end of the supervisor and for the next one; then call ``on_lost``."""
         while os.read(descriptor, 1):
             pass  # the supervisor never writes; ignore a stray byte
         os.close(descriptor)
         self.awaits_successor = True
         time.sleep(orphan_s)
+        while has_successor():
+            time.sleep(BEAT_S)
         self.awaits_successor = False
         on_lost()
 
 
-def watch_lifeline(on_lost: Callable[[], None], *, orphan_s: float = 0.0) -> Lifeline:
+def watch_lifeline(
+    on_lost: Callable[[], None],
+    *,
+    orphan_s: float = 0.0,
+    has_successor: Callable[[], bool] = lambda: False,
+) -> Lifeline:
     """Call ``on_lost`` once, from a daemon thread, after the supervisor has died.
 
     In a process without a supervisor it does nothing.
 
     Args:
         on_lost: Ends the process; its log lines may have no reader.
-        orphan_s: Seconds for which the process goes on; the next service ends it within that time.
+        orphan_s: Seconds for which the process goes on in any case.
+        has_successor: Whether another supervisor has started since, which will end the process.
     """
     descriptor = _inherited(LIFELINE_ENV)
     lifeline = Lifeline(is_supervised=descriptor is not None)
     if descriptor is not None:
         threading.Thread(
             target=lifeline.watch,
-            args=(descriptor, on_lost, orphan_s),
+            args=(descriptor, on_lost, orphan_s, has_successor),
             name="lifeline",
             daemon=True,
         ).start()

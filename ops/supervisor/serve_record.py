@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
@@ -13,10 +12,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ops.data_dir.lock import DataDirLocked, DataLock
+from ops.data_dir.lock import SERVE_LOCK, DataDirLocked, DataLock, is_served
 from ops.data_dir.permissions import drop_links, make_directory, replace_file
 
-_LOCK_NAME = "serve.lock"
 _RECORD_NAME = "serve.json"
 _POLL_S = 0.05
 
@@ -94,7 +92,7 @@ def serve_lock(data_dir: Path) -> Iterator[ServeRecord | None]:
     Raises:
         CannotServe: Another service holds it, or it cannot be written.
     """
-    lock = DataLock(data_dir / _LOCK_NAME)
+    lock = DataLock(data_dir / SERVE_LOCK)
     try:
         make_directory(data_dir)
         drop_links(data_dir)
@@ -123,14 +121,7 @@ def write_record(data_dir: Path, record: ServeRecord) -> None:
 
 def read_record(data_dir: Path) -> ServeRecord | None:
     """Return the record of the running service, or ``None`` without one."""
-    try:
-        with (data_dir / _LOCK_NAME).open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return _read(data_dir)
-    except FileNotFoundError:
-        pass
-    return None  # no service holds the lock: a record is that of a dead one
+    return _read(data_dir) if is_served(data_dir) else None  # else it is that of a dead one
 
 
 def end_parts(parts: Collection[PartRecord], patience_s: float) -> None:

@@ -21,7 +21,7 @@ from domain.events.job import (
     JobRetried,
 )
 from domain.job.eta import QueuedJob
-from domain.job.listing import JobFilter, waits_for
+from domain.job.listing import JobFilter
 from domain.values import JobId, JobStatus, Owner, Predecessor, Priority, StreamName, digest_of
 from ops.log.sql_event_log import open_log
 from tests.support.builders.job_events import completed, draft, started, submitted
@@ -166,24 +166,6 @@ def test_pages_are_filtered_by_model_priority_and_time(store: Store) -> None:
     assert ids(priority=Priority.BATCH) == ["job-2"]
     assert ids(since="2026-01-01T00:00:10.000000Z") == ["job-3", "job-2"]
     assert ids(since="2026-01-01T00:00:10.000001Z") == []
-
-
-def test_pages_have_the_jobs_that_wait_for_another(store: Store) -> None:
-    for job_id in ("job-1", "job-2"):
-        _accept(store, job_id)
-    both = tuple(Predecessor(name=str(n), job=f"job-{n}") for n in (1, 2))
-    _accept(store, "job-3", after=both, labels=("night",))
-    _accept(store, "job-4", after=(*both[1:], replace(both[1], name="again")))
-
-    def behind(job_id: str, *labels: str) -> list[str]:
-        wanted = JobFilter(labels=(waits_for(JobId(job_id)), *labels))
-        return [job.id for job in store.views.page(wanted, limit=10).jobs]
-
-    assert (behind("job-1"), behind("job-2")) == (["job-3"], ["job-4", "job-3"])
-    assert (behind("job-2", "night"), behind("job-3")) == (["job-3"], [])
-    third = store.views.get(JobId("job-3"))
-    assert third is not None
-    assert third.submitted.labels == ("night",)
 
 
 def test_pages_are_filtered_by_labels(store: Store) -> None:

@@ -212,6 +212,7 @@ def test_emptied_broker_takes_no_job_from_a_worker_that_lives(site: Site) -> Non
         assert len(site.attempts(job_id)) == 1
 
 
+@pytest.mark.parametrize("site", ["postgres"], indirect=True)
 def test_rolling_restart_of_the_workers_cuts_no_stream_and_loses_nothing(site: Site) -> None:
     endless = [{"role": "user", "content": "Count for ever."}]
     jobs = [site.accept(max_tokens=20_000, messages=endless, seed=seed) for seed in range(STREAMS)]

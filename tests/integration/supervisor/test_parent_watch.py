@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from ops.liveness import child
 from ops.liveness.child import LIFELINE_ENV, watch_lifeline
-from tests.support.polling import scaled, unscaled
+from tests.support.polling import scaled, unscaled, wait_until
 
 _DEADLINE_S = 60
 _ROOT = Path(__file__).parents[3]
@@ -59,6 +60,30 @@ def test_closed_write_end_calls_back_once_and_variable_is_consumed(
     os.close(write_end)
     assert lost.acquire(timeout=scaled(_DEADLINE_S))
     assert not lost.acquire(blocking=False)
+
+
+def test_process_goes_on_while_the_next_supervisor_has_not_ended_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(child, "BEAT_S", 0.01)
+    read_end, write_end = os.pipe()
+    monkeypatch.setenv(LIFELINE_ENV, str(read_end))
+    lost, looks = threading.Event(), iter([True] * 3 + [False])
+    lifeline = watch_lifeline(lost.set, has_successor=lambda: next(looks))
+    assert lifeline.limit_s(10.0) == 10.0
+    os.close(write_end)
+    assert lost.wait(scaled(_DEADLINE_S))
+    assert next(looks, None) is None
+    assert not lifeline.awaits_successor
+
+
+def test_end_is_short_while_a_successor_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_end, write_end = os.pipe()
+    monkeypatch.setenv(LIFELINE_ENV, str(read_end))
+    lifeline = watch_lifeline(lambda: None, orphan_s=3600.0)
+    os.close(write_end)
+    wait_until(lambda: lifeline.awaits_successor)
+    assert [lifeline.limit_s(seconds) for seconds in (0.5, 10.0)] == [0.5, child.HANDOVER_S]
 
 
 def test_descriptor_that_is_not_open_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -265,7 +265,7 @@ def test_parts_of_a_killed_supervisor_go_on_until_the_next_one_has_imported(stag
     assert {part["pid"] for part in record["parts"].values()} == old
     assert record["pid"] == stage.started[1].pid
     assert all(runs(pid) for pid in old)
-    assert httpx.get(before["base_url"]).status_code == 200
+    assert httpx.get(before["base_url"], timeout=scaled(60)).status_code == 200
     assert not stage.journal("term")
     (stage.directory / "standby.held").unlink()
     after = stage.ready()
