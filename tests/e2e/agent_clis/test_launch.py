@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import venv
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.support.clients import npm
+from tests.support.clients import npm, pypi
 from tests.support.polling import WITHIN_S, scaled
 from tests.support.processes.descendants import mark
 from tests.support.processes.scripted_service import call, line, scripted_service
@@ -75,7 +74,7 @@ def test_a_launched_agent_is_answered(agent: str, stage: Service, tmp_path: Path
 
 @pytest.mark.nightly
 def test_a_launched_aider_is_answered(stage: Service, tmp_path: Path) -> None:
-    program = _from_pypi("aider-chat", _AIDER, "aider")
+    program = pypi.install(f"aider-{_AIDER}", "aider", f"aider-chat=={_AIDER}")
     words = ("--no-git", "--yes-always", "--no-show-model-warnings", "--message", _QUESTION)
     said = _launched("aider", program, stage, tmp_path, *words)
     assert _ANSWER in said, said[-4000:]
@@ -128,24 +127,6 @@ def _launched(agent: str, program: Path, stage: Service, home: Path, *words: str
         timeout=scaled(600),
     )  # fmt: skip
     return done.stdout + done.stderr
-
-
-def _from_pypi(package: str, version: str, program: str) -> Path:
-    """Return the program of a package, in an environment of its own beside this one."""
-    home = npm.ROOT / ".venv" / program / version
-    found = home / "bin" / program
-    if not found.exists():
-        venv.create(home, with_pip=True)
-        done = subprocess.run(
-            [home / "bin" / "pip", "install", "--quiet", f"{package}=={version}"],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=scaled(900),
-        )
-        if done.returncode != 0:
-            npm.missing(f"pip could not install {package}: {done.stderr[-500:]}")
-    return found
 
 
 def _node_major() -> int:
