@@ -270,10 +270,8 @@ def test_a_compaction_without_a_summary_fails() -> None:
             reply, _ = await _answered(
                 api, " ", lambda: api.send("POST", COMPACT, {"model": "m", "input": _LONG})
             )
-            assert (reply.status, json.loads(reply.body)["error"]["message"]) == (
-                500,
-                "the model wrote no summary",
-            )
+            assert reply.status == 400
+            assert "no summary" in json.loads(reply.body)["error"]["message"]
             nothing = await api.json("POST", COMPACT, {"model": "m"}, status=400)
             assert nothing["error"]["param"] == "input"
 
