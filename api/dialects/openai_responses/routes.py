@@ -83,7 +83,6 @@ from api.http.sse import Comment, encode
 from api.streaming.answers import JobStream, abandoned_on_error, collect_job, wait_for_end
 from api.submit import accept_job, open_answer
 from domain.errors import (
-    EngineFailure,
     InvalidRequest,
     SemanticError,
 )
@@ -202,8 +201,8 @@ async def _summarize(
         envelope = await app.call(load_envelope, app, job.id)
     answer = await collect_job(job)
     if not summary_of(answer):
-        msg = "the model wrote no summary"
-        raise EngineFailure(msg)
+        msg = "the model wrote no summary; a higher limit may help"
+        raise InvalidRequest(msg, field="max_output_tokens")
     return envelope, answer
 
 

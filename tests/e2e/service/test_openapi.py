@@ -30,6 +30,7 @@ REFUSALS = {
     "createEmbedding": "the model must compute vectors",
     "createResponse": "an item needs the fields of its type and the target of its reference",
     "countInputTokens": "an item needs the fields of its type and the target of its reference",
+    "compactResponse": "there must be items, and the model must find words for them",
     "createConversation": "an item needs the fields of its type",
     "createConversationItems": "an item needs the fields of its type",
     "generateTurn": "the first message must not be an answer",

@@ -175,6 +175,7 @@ def bodies(operation: Operation, things: Things) -> Iterator[dict[str, Any]]:
             {"previous_response_id": things.params["response_id"][0]},
             {"conversation": conversation},
         ],
+        "compactResponse": [{"previous_response_id": things.params["response_id"][0]}],
         "createAgent": [{"id": things.params["agent_id"][0]}],
         "createMessage": [{"thread": {"type": "continue", "previous_message_id": message}}],
     }

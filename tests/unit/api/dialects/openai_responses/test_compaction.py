@@ -5,12 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from openai.types.responses import CompactedResponse, Response
 
-from api.dialects.openai_responses.compaction import COMPACT_INSTRUCTION
+from api.dialects.openai_responses.compaction import (
+    COMPACT_INSTRUCTION,
+    compaction_item,
+    newest_question,
+    shown_items,
+)
+from api.dialects.openai_responses.requested import RequestedFields
 from api.http.messages import Caller, Reply, Request, StreamReply
 from domain.chat.items import Body, Finished, Started, Text, Thinking
 from domain.chat.request import ChatRequest
@@ -23,6 +32,15 @@ from tests.support.polling import eventually
 
 PATH = "/v1/responses"
 COMPACT = f"{PATH}/compact"
+_FIELDS = RequestedFields(
+    items=(),
+    previous=None,
+    is_stored=False,
+    is_background=False,
+    is_signed=False,
+    kinds={},
+    echo={},
+)
 _USAGE = Usage(prompt_tokens=5, cached_tokens=2, completion_tokens=1)
 _TOOL = {"type": "function", "name": "look", "parameters": {"type": "object"}}
 _LONG = [
@@ -270,11 +288,43 @@ def test_a_compaction_without_a_summary_fails() -> None:
             reply, _ = await _answered(
                 api, " ", lambda: api.send("POST", COMPACT, {"model": "m", "input": _LONG})
             )
-            assert (reply.status, json.loads(reply.body)["error"]["message"]) == (
-                500,
-                "the model wrote no summary",
-            )
+            assert reply.status == 400
+            assert "no summary" in json.loads(reply.body)["error"]["message"]
             nothing = await api.json("POST", COMPACT, {"model": "m"}, status=400)
             assert nothing["error"]["param"] == "input"
 
     asyncio.run(scenario())
+
+
+_TURNS = st.lists(st.tuples(st.sampled_from(["developer", "user", "assistant"]), st.text()))
+
+
+@given(before=_TURNS, after=_TURNS, leaves_out=st.booleans())
+def test_what_an_automatic_compaction_covers_may_be_left_out(
+    before: list[tuple[str, str]], after: list[tuple[str, str]], *, leaves_out: bool
+) -> None:
+    older = [_message(*turn) for turn in before]
+    kept = newest_question(older)
+    compaction = compaction_item(JobId("job-" + "0" * 32), "Sum.")
+    fields = replace(_FIELDS, is_compaction=True, kept=kept)
+    if leaves_out:
+        older = [
+            item
+            for n, item in enumerate(older)
+            if n >= len(older) - kept or item["role"] == "developer"
+        ]
+    later = [_message(*turn) for turn in after]
+    shown = shown_items([*older, compaction, *later], lambda _: (fields, "Sum."), 0)
+    (place,) = [n for n, item in enumerate(shown) if item["type"] == "compaction"]
+    rest = [item for n, item in enumerate(shown) if n != place]
+    # Instructions stay in words, the newest question and what came later too, and nothing else.
+    assert shown[place]["summary"] == "Sum."
+    assert all(item["role"] == "developer" for item in shown[:place])
+    cut = len(older) - kept
+    assert (
+        rest == [item for item in older[:cut] if item["role"] == "developer"] + older[cut:] + later
+    )
+
+
+def _message(role: str, text: str) -> dict[str, Any]:
+    return {"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]}
