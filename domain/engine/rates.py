@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from domain.engine.figures import WorkCounts
@@ -140,13 +140,8 @@ class RateHistory:
         """Return the rates of the last seconds; those of prompts over the last minute."""
         recent = list(self._recent)
         tokens, prompts = _latest(recent, RATE_S).rates(), _latest(recent, PROMPTS_S).rates()
-        return Rates(
-            tokens_per_s=tokens.tokens_per_s,
-            prompt_tokens_per_s=tokens.prompt_tokens_per_s,
-            first_token_ms=prompts.first_token_ms,
-            cached_share=prompts.cached_share,
-            running=tokens.running,
-            queue_depth=tokens.queue_depth,
+        return replace(
+            tokens, first_token_ms=prompts.first_token_ms, cached_share=prompts.cached_share
         )
 
     def points(self, *, since_s: float, step_s: int = STEP_S) -> tuple[RatePoint, ...]:

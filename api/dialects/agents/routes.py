@@ -82,7 +82,7 @@ async def list_all(app: App, request: Request) -> Reply:
     """List agents, newest first, or all that were seen, the latest seen first."""
     before = _BEFORE.read(request)
     page = await app.call(
-        app.agent_records.page,
+        app.agent_views.page,
         limit=_LIMIT.read(request),
         before=AgentId(before) if before is not None else None,
         is_registered=not _SEEN.read(request),

@@ -232,7 +232,7 @@ async def cancel_job(app: App, request: Request) -> Reply:
 async def retry_job(app: App, request: Request) -> Reply:
     """Enqueue a job again if it ended without an answer."""
     job_id = JobId(_JOB_ID.read(request))
-    await app.call(app.retries.retry, job_id, reason="api")
+    await app.call(app.cancellation.retry, job_id, reason="api")
     job = await app.call(load_job, app, job_id, request.caller)
     headers = {"location": job["links"]["self"], "retry-after": _look_again(job)}
     return json_reply(job, status=202, headers=headers)
@@ -302,7 +302,7 @@ def _cancel_one(app: App, job: Job) -> tuple[Job, BulkResult]:
 
 
 def _retry_one(app: App, job: Job) -> tuple[Job, BulkResult]:
-    return app.retries.retry(job.id, reason="api"), "retried"
+    return app.cancellation.retry(job.id, reason="api"), "retried"
 
 
 def _bulk_row(job: Job, result: BulkResult, error: SemanticError | None = None) -> BulkRow:
