@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from importlib.metadata import version
 
@@ -100,10 +100,10 @@ def build(
     queue, backlog = DramatiqJobQueue(client, keys), RedisItemBacklog(client, keys)
     sink, places = RedisItemSink(client, keys), RedisBlockPlaces(client, keys, pulses)
     models = LoadedModels(pulses, clock, swaps_on_demand=settings.models.swaps_on_demand)
-    serving, server = ServingModels(pulses, clock), settings.server
+    serving = ServingModels(pulses, clock)
+    job_limits, agents, webhook_policy = _limits(settings)
     counting = _executor(stack, COUNTS_AT_ONCE, "counting")
-    webhook_store = SqlWebhookStore(settings.log_url)
-    stack.callback(webhook_store.close)
+    webhook_store = stack.enter_context(closing(SqlWebhookStore(settings.log_url)))
     app = App(
         log=log,
         payloads=log,
@@ -133,10 +133,7 @@ def build(
         wake_batches=batch_woken.set,
         webhook_store=webhook_store,
         shares_blocks=settings.cache.share_between_keys,
-        webhook_policy=WebhookPolicy(
-            from_requests=settings.webhooks.from_requests,
-            allow_hosts=settings.webhooks.allow_hosts,
-        ),
+        webhook_policy=webhook_policy,
         version=version("semantic"),
         model=first_model(settings).name,
         models=models,
@@ -144,18 +141,24 @@ def build(
         registry=RegistryReader(
             settings, announced=lambda: [card.id for card in serving.cards()]
         ).current,
-        job_limits=JobLimits(
-            max_tokens_default=settings.jobs.max_tokens_default,
-            queue_limit=settings.jobs.queue_limit,
-        ),
-        agents=AgentLimits(
-            rate=Rate(server.agent_requests_per_minute, whose="agent"),
-            jobs_at_once=server.agent_jobs_at_once,
-        ),
+        job_limits=job_limits,
+        agents=agents,
         opening_s=OPENING_S,
         disk=disk,
     )
     return app, hub
+
+
+def _limits(settings: Settings) -> tuple[JobLimits, AgentLimits, WebhookPolicy]:
+    jobs, server, webhooks = settings.jobs, settings.server, settings.webhooks
+    return (
+        JobLimits(max_tokens_default=jobs.max_tokens_default, queue_limit=jobs.queue_limit),
+        AgentLimits(
+            rate=Rate(server.agent_requests_per_minute, whose="agent"),
+            jobs_at_once=server.agent_jobs_at_once,
+        ),
+        WebhookPolicy(from_requests=webhooks.from_requests, allow_hosts=webhooks.allow_hosts),
+    )
 
 
 def _work_admission(
