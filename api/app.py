@@ -30,7 +30,7 @@ from domain.engine.control import EngineValues
 from domain.engine.operate import EngineControls
 from domain.engine.presence import LoadedModels
 from domain.engine.workers import WorkerPulses
-from domain.job.cancel import JobCancellation, JobRetry
+from domain.job.cancel import JobCancellation
 from domain.job.eta import EtaSource
 from domain.job.listing import JobViews, QueueViews
 from domain.job.ports import ItemBacklog, ItemSource
@@ -104,7 +104,6 @@ class App:
     eta: EtaSource
     job_submission: JobSubmission
     cancellation: JobCancellation
-    retries: JobRetry
     backlog: ItemBacklog
     source: ItemSource
     pulses: WorkerPulses
@@ -214,7 +213,6 @@ class App:
             views=self.views,
             payloads=self.payloads,
             ids=self.ids,
-            listing=self.agent_views,
         )
 
     @cached_property

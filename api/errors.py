@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -149,18 +148,6 @@ class TransportError(SemanticError):
         self.retryable = retryable
 
 
-@dataclass(frozen=True, slots=True)
-class _Facts:
-    """The facts of a failure, which each dialect words differently."""
-
-    status: int
-    code: str
-    message: str
-    field: str | None
-    request_id: str
-    details: Mapping[str, Any]
-
-
 def dialects_of_path(path: str) -> tuple[Dialect, ...]:
     """Return the error formats of a path; a header decides where there are two.
 
@@ -216,22 +203,45 @@ def error_type(status: int, dialect: Dialect) -> str:
 
 def error_body(error: SemanticError, dialect: Dialect, request_id: str) -> dict[str, Any]:
     """Return the JSON object of a failure; streams send it as their last event."""
-    facts = _Facts(
-        status=status_of(error, dialect),
-        code=error.code,
-        message=error.message,
-        field=error.field if isinstance(error, InvalidRequest) else None,
-        request_id=request_id,
-        details=_details(error),
-    )
-    if dialect is Dialect.ANTHROPIC:
-        return _anthropic_body(facts)
-    if dialect is Dialect.OLLAMA:
-        return {"error": _named(facts)}
-    if dialect is Dialect.OPENAI:
-        code = _PARAMETER_CODES.get(type(error), error.code)
-        return _openai_body(replace(facts, code=code))
-    return _native_body(facts)
+    status = status_of(error, dialect)
+    field = error.field if isinstance(error, InvalidRequest) else None
+    named = f"{field}: {error.message}" if field else error.message
+    match dialect:
+        case Dialect.OLLAMA:
+            return {"error": named}
+        case Dialect.ANTHROPIC:
+            detail = {"type": error_type(status, dialect), "message": named}
+            return {"type": "error", "error": detail, "request_id": request_id}
+        case Dialect.OPENAI:
+            return {
+                "error": {
+                    "message": error.message,
+                    "type": error_type(status, dialect),
+                    "param": field,
+                    "code": _PARAMETER_CODES.get(type(error), error.code),
+                }
+            }
+        case Dialect.NATIVE:
+            return _problem(error, status, field, request_id)
+
+
+def _problem(
+    error: SemanticError, status: int, field: str | None, request_id: str
+) -> dict[str, Any]:
+    """Return an error as RFC 9457 problem details."""
+    body: dict[str, Any] = {
+        "type": "about:blank",
+        "title": _TITLES.get(status, "Error"),
+        "status": status,
+        "detail": error.message,
+        "code": error.code,
+        "request_id": request_id,
+    }
+    if field:
+        body["field"] = field
+    if isinstance(error, AgentTurnConflict):
+        body |= {"turn": error.turn, "job": error.job}
+    return body
 
 
 def error_reply(
@@ -261,48 +271,3 @@ def error_reply(
 
 def _is_under(path: str, roots: tuple[str, ...]) -> bool:
     return any(path == root or path.startswith(root + "/") for root in roots)
-
-
-def _details(error: SemanticError) -> Mapping[str, Any]:
-    if isinstance(error, AgentTurnConflict):
-        return {"turn": error.turn, "job": error.job}
-    return {}
-
-
-def _named(facts: _Facts) -> str:
-    """Return the message behind the field that it is about, if there is one."""
-    return f"{facts.field}: {facts.message}" if facts.field else facts.message
-
-
-def _anthropic_body(facts: _Facts) -> dict[str, Any]:
-    kind = error_type(facts.status, Dialect.ANTHROPIC)
-    return {
-        "type": "error",
-        "error": {"type": kind, "message": _named(facts)},
-        "request_id": facts.request_id,
-    }
-
-
-def _openai_body(facts: _Facts) -> dict[str, Any]:
-    return {
-        "error": {
-            "message": facts.message,
-            "type": error_type(facts.status, Dialect.OPENAI),
-            "param": facts.field,
-            "code": facts.code,
-        }
-    }
-
-
-def _native_body(facts: _Facts) -> dict[str, Any]:
-    body: dict[str, Any] = {
-        "type": "about:blank",
-        "title": _TITLES.get(facts.status, "Error"),
-        "status": facts.status,
-        "detail": facts.message,
-        "code": facts.code,
-        "request_id": facts.request_id,
-    }
-    if facts.field:
-        body["field"] = facts.field
-    return {**body, **facts.details}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -32,9 +32,9 @@ from domain.job.submit import (
     asking,
     idempotency_digest,
     is_repeat,
+    line_length,
     require_hold,
     require_room,
-    require_share,
 )
 from domain.values import AgentId, JobId, JobStatus, Owner, Priority, digest_of, rfc3339
 
@@ -84,26 +84,6 @@ def _require_model(app: App, command: NewJob) -> None:
     if command.submitted.bound_model is not None and not command.submitted.waits_for_model:
         embeds = command.request.embedding is not None
         app.models.require(command.submitted.bound_model, embeds=embeds)
-
-
-def _require_present(app: App, job: Job | None) -> None:
-    """Refuse to read a job that waits for its model; blocks.
-
-    Raises:
-        ModelNotLoaded: No worker has the model.
-    """
-    if job is not None and job.submitted.bound_model is not None and not job.status.is_terminal:
-        app.models.require(job.submitted.bound_model, embeds=job.kind == "embedding")
-
-
-def _of_same_model(app: App, jobs: Iterable[Job], command: NewJob) -> tuple[Job, ...]:
-    """Return the jobs of the same binding that do not wait for their model; blocks."""
-    bound = command.submitted.bound_model
-    return tuple(
-        job
-        for job in jobs
-        if job.submitted.bound_model == bound and not awaits_model(job, app.models)
-    )
 
 
 #: Characters of a User-Agent that are kept.
@@ -353,28 +333,20 @@ def _admit(app: App, commands: Sequence[NewJob]) -> None:
         require_hold(first.answers_to, views)
         return
     _require_model(app, first)
-    limit = app.job_limits.queue_limit_of(first.submitted.priority)
     require_room(
         first.submitted.priority,
-        jobs_max=limit,
+        jobs_max=app.job_limits.queue_limit_of(first.submitted.priority),
         views=views,
         eta=app.eta,
         jobs=fresh,
         memory_wait_s=_memory_wait_of(app, first),
-        model=first.submitted.bound_model,
-        has_own_line=app.models.has_own_line,
-    )
-    if first.answers_to is not None:
-        require_share(
-            first.submitted.priority,
-            first.answers_to,
-            jobs_max=limit,
-            views=views,
-            eta=app.eta,
-            jobs=fresh,
+        owner=first.answers_to,
+        length_of=partial(
+            line_length,
             model=first.submitted.bound_model,
             has_own_line=app.models.has_own_line,
-        )
+        ),
+    )
     app.agents.require_place(first.submitted.agent, views, fresh)
 
 
@@ -430,13 +402,28 @@ def _submit_parsed(app: App, command: NewJob, job_id: JobId, parsed: ParsedReque
 
 
 def _alike(app: App, command: NewJob) -> Sequence[Job]:
-    """Return the jobs of equal requests with the same binding, newest first; blocks."""
+    """Return the jobs that a request may repeat, newest first; blocks.
+
+    They are of equal requests with the same binding, and do not wait for their model.
+    """
     assert command.submitted.asked is not None  # noqa: S101 - only such a request joins
-    return _of_same_model(app, app.views.alike(command.submitted.asked, limit=ALIKE_MAX), command)
+    bound = command.submitted.bound_model
+    return tuple(
+        job
+        for job in app.views.alike(command.submitted.asked, limit=ALIKE_MAX)
+        if job.submitted.bound_model == bound and not awaits_model(job, app.models)
+    )
 
 
 def _require_model_of(app: App, job_id: JobId) -> None:
-    _require_present(app, app.views.get(job_id))
+    """Refuse to read a job that waits for its model; blocks.
+
+    Raises:
+        ModelNotLoaded: No worker has the model.
+    """
+    job = app.views.get(job_id)
+    if job is not None and job.submitted.bound_model is not None and not job.status.is_terminal:
+        app.models.require(job.submitted.bound_model, embeds=job.kind == "embedding")
 
 
 async def _call_subscribed(

@@ -50,6 +50,15 @@ class NotFound(SemanticError):
     code = "not_found"
 
 
+class Unknown(NotFound):
+    """An object of a kind that has no such name; ``what`` is the kind, for the message."""
+
+    what = "object"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{self.what} {name} does not exist")
+
+
 class Conflict(SemanticError):
     """The request contradicts the present state."""
 
@@ -371,22 +380,18 @@ NAMES_MAX = 20
 NAME_CHARS_MAX = 200
 
 
-class JobNotFound(NotFound):
+class JobNotFound(Unknown):
     """There is no job of that id."""
 
     code = "job_not_found"
-
-    def __init__(self, job_id: str) -> None:
-        super().__init__(f"job {job_id} does not exist")
+    what = "job"
 
 
-class ResponseNotFound(NotFound):
+class ResponseNotFound(Unknown):
     """There is no response of that id, or it was deleted, or was not to be stored."""
 
     code = "response_not_found"
-
-    def __init__(self, response_id: str) -> None:
-        super().__init__(f"response {response_id} does not exist")
+    what = "response"
 
 
 class PreviousResponseNotFound(InvalidRequest):
@@ -417,49 +422,39 @@ class ModelNotFound(NotFound):
         super().__init__(f"model {shown} is not served here{names}")
 
 
-class SwapNotFound(NotFound):
+class SwapNotFound(Unknown):
     """There is no swap of that id, or it is too old to be shown."""
 
     code = "swap_not_found"
-
-    def __init__(self, swap_id: str) -> None:
-        super().__init__(f"swap {swap_id} does not exist")
+    what = "swap"
 
 
-class AgentNotFound(NotFound):
+class AgentNotFound(Unknown):
     """There is no agent of that id, or it was deleted."""
 
     code = "agent_not_found"
-
-    def __init__(self, agent: str) -> None:
-        super().__init__(f"agent {agent} does not exist")
+    what = "agent"
 
 
-class ConversationNotFound(NotFound):
+class ConversationNotFound(Unknown):
     """There is no conversation of that id, or it was deleted."""
 
     code = "conversation_not_found"
-
-    def __init__(self, conversation: str) -> None:
-        super().__init__(f"conversation {conversation} does not exist")
+    what = "conversation"
 
 
-class CompletionNotFound(NotFound):
+class CompletionNotFound(Unknown):
     """There is no completed chat completion of that id that was to be stored."""
 
     code = "completion_not_found"
-
-    def __init__(self, completion_id: str) -> None:
-        super().__init__(f"stored completion {completion_id} does not exist")
+    what = "stored completion"
 
 
-class ItemNotFound(NotFound):
+class ItemNotFound(Unknown):
     """A conversation has no item of that id."""
 
     code = "item_not_found"
-
-    def __init__(self, item_id: str) -> None:
-        super().__init__(f"item {item_id} does not exist")
+    what = "item"
 
 
 class WorkerNotFound(NotFound):
@@ -472,22 +467,18 @@ class WorkerNotFound(NotFound):
         super().__init__(f"no worker {worker} is alive; there is: {alive}")
 
 
-class BatchNotFound(NotFound):
+class BatchNotFound(Unknown):
     """There is no batch of that id, or it was deleted."""
 
     code = "batch_not_found"
-
-    def __init__(self, batch_id: str) -> None:
-        super().__init__(f"batch {batch_id} does not exist")
+    what = "batch"
 
 
-class ScheduleNotFound(NotFound):
+class ScheduleNotFound(Unknown):
     """There is no schedule of that id, or it was removed."""
 
     code = "schedule_not_found"
-
-    def __init__(self, schedule_id: str) -> None:
-        super().__init__(f"schedule {schedule_id} does not exist")
+    what = "schedule"
 
 
 class PredecessorFailed(SemanticError):
@@ -508,22 +499,18 @@ class ScheduleExists(Conflict):
         super().__init__(f"a schedule {name} exists already; remove it first")
 
 
-class FileNotFound(NotFound):
+class FileNotFound(Unknown):
     """There is no file of that id, or it was deleted or has expired."""
 
     code = "file_not_found"
-
-    def __init__(self, file_id: str) -> None:
-        super().__init__(f"file {file_id} does not exist")
+    what = "file"
 
 
-class WebhookNotFound(NotFound):
+class WebhookNotFound(Unknown):
     """There is no webhook of that id, or it has been over for long."""
 
     code = "webhook_not_found"
-
-    def __init__(self, webhook_id: str) -> None:
-        super().__init__(f"webhook {webhook_id} does not exist")
+    what = "webhook"
 
 
 class PayloadMissing(NotFound):

@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from importlib.metadata import version
 
@@ -28,13 +28,12 @@ from api.operations import routes
 from domain.batch.driver import BatchDriver
 from domain.engine.operate import EngineControls
 from domain.engine.presence import LoadedModels
-from domain.engine.workers import WorkerPulses
 from domain.errors import SemanticError
 from domain.events.event import Event
-from domain.job.cancel import JobCancellation, JobRetry
-from domain.job.stranded import ABSENT_S, JobExpiry, JobRelease, StrandedJobs
+from domain.job.cancel import JobCancellation
+from domain.job.stranded import ABSENT_S, DueJobs, StrandedJobs
 from domain.job.submit import JobSubmission
-from domain.model.registry import ModelRegistry, ServingModels
+from domain.model.registry import ServingModels
 from domain.model.swaps import ModelSwaps, OnDemandRules, OnDemandSwaps
 from domain.model.wanted_model import DRAIN_S
 from domain.ports import Clock
@@ -66,7 +65,6 @@ from ops.observe.open import open_spans
 from ops.settings.models import ModelsSettings
 from ops.settings.service import (
     ServerSettings,
-    WebhookSettings,
 )
 from ops.settings.settings import Settings, load_part_settings
 from ops.webhooks.sender import HttpWebhookSender, check_urls, webhook_secret
@@ -101,8 +99,11 @@ def build(
     controls = EngineControls(log=log, ids=ids, signals=signals)
     queue, backlog = DramatiqJobQueue(client, keys), RedisItemBacklog(client, keys)
     sink, places = RedisItemSink(client, keys), RedisBlockPlaces(client, keys, pulses)
-    models, serving = _loaded(settings, pulses, clock), ServingModels(pulses, clock)
-    registry = _registry(settings, serving)
+    models = LoadedModels(pulses, clock, swaps_on_demand=settings.models.swaps_on_demand)
+    serving = ServingModels(pulses, clock)
+    job_limits, agents, webhook_policy = _limits(settings)
+    counting = _executor(stack, COUNTS_AT_ONCE, "counting")
+    webhook_store = stack.enter_context(closing(SqlWebhookStore(settings.log_url)))
     app = App(
         log=log,
         payloads=log,
@@ -115,7 +116,6 @@ def build(
         cancellation=JobCancellation(
             log=log, payloads=log, queue=queue, sink=sink, backlog=backlog, signals=signals, ids=ids
         ),
-        retries=JobRetry(log=log, payloads=log, queue=queue, backlog=backlog, ids=ids),
         backlog=backlog,
         source=hub,
         pulses=pulses,
@@ -128,36 +128,36 @@ def build(
         clock=clock,
         ids=ids,
         executor=_executor(stack, BLOCKING_CALLS_MAX, "blocking"),
-        counts=_counts(stack),
+        counts=BoundedCalls(counting, "token counts", most=WAITING_MAX, wait_s=REPLY_TIMEOUT_S),
         batch_views=log.batches,
         wake_batches=batch_woken.set,
-        webhook_store=_webhook_store(settings, stack),
+        webhook_store=webhook_store,
         shares_blocks=settings.cache.share_between_keys,
-        webhook_policy=_webhook_policy(settings.webhooks),
+        webhook_policy=webhook_policy,
         version=version("semantic"),
         model=first_model(settings).name,
         models=models,
         rates=LiveRates(pulses, log.views, clock),
-        registry=registry,
-        job_limits=JobLimits(
-            max_tokens_default=settings.jobs.max_tokens_default,
-            queue_limit=settings.jobs.queue_limit,
-        ),
-        agents=_agent_limits(settings.server),
+        registry=RegistryReader(
+            settings, announced=lambda: [card.id for card in serving.cards()]
+        ).current,
+        job_limits=job_limits,
+        agents=agents,
         opening_s=OPENING_S,
         disk=disk,
     )
     return app, hub
 
 
-def _webhook_policy(webhooks: WebhookSettings) -> WebhookPolicy:
-    return WebhookPolicy(from_requests=webhooks.from_requests, allow_hosts=webhooks.allow_hosts)
-
-
-def _agent_limits(server: ServerSettings) -> AgentLimits:
-    return AgentLimits(
-        rate=Rate(server.agent_requests_per_minute, whose="agent"),
-        jobs_at_once=server.agent_jobs_at_once,
+def _limits(settings: Settings) -> tuple[JobLimits, AgentLimits, WebhookPolicy]:
+    jobs, server, webhooks = settings.jobs, settings.server, settings.webhooks
+    return (
+        JobLimits(max_tokens_default=jobs.max_tokens_default, queue_limit=jobs.queue_limit),
+        AgentLimits(
+            rate=Rate(server.agent_requests_per_minute, whose="agent"),
+            jobs_at_once=server.agent_jobs_at_once,
+        ),
+        WebhookPolicy(from_requests=webhooks.from_requests, allow_hosts=webhooks.allow_hosts),
     )
 
 
@@ -176,10 +176,8 @@ def _work_admission(
 
 def _absent_models(models: ModelsSettings, app: App) -> Callable[[], None]:
     """Return the action to repeat: swap to a model that is due, and end stranded jobs."""
-    rules: OnDemandRules | None = None
-    absent_s = ABSENT_S
+    rules, absent_s = OnDemandRules(), ABSENT_S
     if models.swaps_on_demand:
-        rules = OnDemandRules()
         # Time for another model's turn, and for two drains.
         absent_s += rules.wait_max_s + rules.residence_min_s + 2 * DRAIN_S
     stranded = StrandedJobs(
@@ -190,31 +188,21 @@ def _absent_models(models: ModelsSettings, app: App) -> Callable[[], None]:
         absent_s=absent_s,
         is_registered=lambda model: app.registry().get(model) is not None,
     )
-    swaps = (
-        None
-        if rules is None
-        else OnDemandSwaps(
-            views=app.views,
-            models=app.models,
-            swaps=app.swaps,
-            signals=app.cancellation.signals,
-            clock=app.clock,
-            rules=rules,
-        )
+    swaps = OnDemandSwaps(
+        views=app.views,
+        models=app.models,
+        swaps=app.swaps,
+        signals=app.cancellation.signals,
+        clock=app.clock,
+        rules=rules,
     )
 
     def swap_and_end_stranded() -> None:
-        if swaps is not None:
+        if models.swaps_on_demand:
             swaps.swap_if_due()
         stranded.end_stranded()
 
     return swap_and_end_stranded
-
-
-def _webhook_store(settings: Settings, stack: ExitStack) -> SqlWebhookStore:
-    store = SqlWebhookStore(settings.log_url)
-    stack.callback(store.close)
-    return store
 
 
 def _metrics(settings: Settings, log: SqlEventLog, stack: ExitStack) -> MetricPorts:
@@ -255,18 +243,6 @@ def _executor(stack: ExitStack, threads: int, name: str) -> ThreadPoolExecutor:
     return executor
 
 
-def _counts(stack: ExitStack) -> BoundedCalls:
-    executor = _executor(stack, COUNTS_AT_ONCE, "counting")
-    return BoundedCalls(executor, "token counts", most=WAITING_MAX, wait_s=REPLY_TIMEOUT_S)
-
-
-def _registry(settings: Settings, serving: ServingModels) -> Callable[[], ModelRegistry]:
-    def announced() -> list[str]:
-        return [card.id for card in serving.cards()]
-
-    return RegistryReader(settings, announced=announced).current
-
-
 def _batch_driver(app: App, stack: ExitStack) -> BatchDriver:
     threads = LineThreads()
     stack.callback(threads.close)
@@ -282,10 +258,6 @@ def _batch_driver(app: App, stack: ExitStack) -> BatchDriver:
         spread=threads,
         has_own_line=app.models.has_own_line,
     )
-
-
-def _loaded(settings: Settings, pulses: WorkerPulses, clock: Clock) -> LoadedModels:
-    return LoadedModels(pulses, clock, swaps_on_demand=settings.models.swaps_on_demand)
 
 
 def _webhook_thread(settings: Settings, app: App, logger: Logger) -> WebhookThread:
@@ -320,12 +292,11 @@ def _webhook_thread(settings: Settings, app: App, logger: Logger) -> WebhookThre
 def _periodic_tasks(
     settings: Settings, app: App, call: BlockingCalls, logger: Logger, stack: ExitStack
 ) -> list[PeriodicTasks]:
-    expiry = JobExpiry(views=app.views, clock=app.clock, cancellation=app.cancellation)
-    release = JobRelease(views=app.views, clock=app.clock, cancellation=app.cancellation)
+    due = DueJobs(views=app.views, clock=app.clock, cancellation=app.cancellation)
     sweeper = open_sweeper(settings, stack, places=app.places)
     actions = (
-        ("deadlines", EXPIRE_S, expiry.expire_overdue),
-        ("held_jobs", EXPIRE_S, release.release_due),
+        ("deadlines", EXPIRE_S, due.expire_overdue),
+        ("held_jobs", EXPIRE_S, due.release_due),
         ("schedules", EXPIRE_S, app.once(schedule_runner).fire_due),
         ("absent_models", ABSENT_CHECK_S, _absent_models(settings.models, app)),
         ("rates", SAMPLE_S, app.rates.sample),

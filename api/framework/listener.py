@@ -20,13 +20,8 @@ class ListenError(Exception):
     """The address cannot be listened on; the message is one line for the operator."""
 
 
-def _anywhere(address: str) -> str | None:
-    del address
-    return None
-
-
 def open_listener(
-    host: str, port: int, *, forbidden: Callable[[str], str | None] = _anywhere
+    host: str, port: int, *, forbidden: Callable[[str], str | None] = lambda _: None
 ) -> socket.socket:
     """Listen on an address.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Literal, cast
 
@@ -166,61 +165,55 @@ _SINCE: Final = moment("since", "only events recorded at this instant or later")
 _UNTIL: Final = moment("until", "only events recorded before this instant; a stream ends there")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Selection:
-    """The events that a request selects.
-
-    Attributes:
-        after: Position before the first.
-        events: Filter of those behind it.
-    """
-
-    after: int
-    events: EventFilter
-
-
 async def list_events(app: App, request: Request) -> Reply | StreamReply:
     """List the events of the log in order, or stream them as they are recorded."""
-    selection, limit, before = _selection(request), _LIMIT.read(request), _BEFORE.read(request)
+    wanted, after = _wanted(request), _after(request)
+    limit, before = _LIMIT.read(request), _BEFORE.read(request)
     if before is not None:
-        return await _newest_first(selection, before, limit, app)
+        return await _newest_first(wanted, after, before, limit, app)
     if _EVENT_STREAM in request.headers.get("accept", ""):
         # The first read precedes the reply, so that an unavailable log is an error with a status.
-        first = await _read(selection, selection.after, PAGE_MAX, app)
+        first = await app.call(app.log.select, wanted, after=after, limit=PAGE_MAX)
         is_resumed = _LAST_EVENT_ID.read(request) is not None
-        if not first and is_resumed and _is_past(selection, app):
+        if not first and is_resumed and _is_past(wanted, app):
             return Reply(status=204)  # an ``EventSource`` does not reconnect after it
-        return StreamReply(pieces=_tail(first, selection, request, app))
-    events = await _read(selection, selection.after, limit + 1, app)
+        return StreamReply(pieces=_tail(first, wanted, request, app))
+    events = await app.call(app.log.select, wanted, after=after, limit=limit + 1)
     page = events[:limit]
     body: EventList = {
         "object": "list",
         "data": [event_object(event) for event in page],
         "has_more": len(events) > limit,
-        "next_after": page[-1].position if page else selection.after,
+        "next_after": page[-1].position if page else after,
         "next_before": None,
     }
     return json_reply(body)
 
 
-async def _newest_first(selection: _Selection, before: int, limit: int, app: App) -> Reply:
-    found = await app.call(app.log.select_before, selection.events, before=before, limit=limit + 1)
-    page = [event for event in reversed(found) if event.position > selection.after]
+async def _newest_first(
+    wanted: EventFilter, after: int, before: int, limit: int, app: App
+) -> Reply:
+    found = await app.call(app.log.select_before, wanted, before=before, limit=limit + 1)
+    page = [event for event in reversed(found) if event.position > after]
     has_more = len(page) > limit
     body: EventList = {
         "object": "list",
         "data": [event_object(event) for event in page[:limit]],
         "has_more": has_more,
-        "next_after": page[0].position if page else selection.after,
+        "next_after": page[0].position if page else after,
         "next_before": page[limit - 1].position if has_more else None,
     }
     return json_reply(body)
 
 
-def _selection(request: Request) -> _Selection:
+def _after(request: Request) -> int:
     # The header takes precedence: an ``EventSource`` adds it to an address that stays the same.
-    after, last_event_id = _AFTER.read(request), _LAST_EVENT_ID.read(request)
-    events = EventFilter(
+    last_event_id = _LAST_EVENT_ID.read(request)
+    return _AFTER.read(request) if last_event_id is None else last_event_id
+
+
+def _wanted(request: Request) -> EventFilter:
+    return EventFilter(
         stream=_STREAM.read(request),
         types=_TYPE.read(request),
         agent=_AGENT_ID.read(request),
@@ -228,21 +221,14 @@ def _selection(request: Request) -> _Selection:
         until=_UNTIL.read(request),
         owner=request.caller.sees,
     )
-    return _Selection(after=after if last_event_id is None else last_event_id, events=events)
-
-
-async def _read(
-    selection: _Selection, after: int, limit: int, app: App
-) -> tuple[RecordedEvent, ...]:
-    return await app.call(app.log.select, selection.events, after=after, limit=limit)
 
 
 async def _tail(
-    page: tuple[RecordedEvent, ...], selection: _Selection, request: Request, app: App
+    page: tuple[RecordedEvent, ...], wanted: EventFilter, request: Request, app: App
 ) -> AsyncIterator[bytes]:
     """Yield events with their positions as ids, until a side leaves or no event can follow."""
     loop = asyncio.get_running_loop()
-    after = selection.after
+    after = _after(request)
     yield encode([Comment("open")])
     ping_at_s = loop.time() + app.ping_s
     while True:
@@ -250,7 +236,7 @@ async def _tail(
             after = page[-1].position
             yield encode([_frame(event) for event in page])
             ping_at_s = loop.time() + app.ping_s
-        elif _is_past(selection, app) or await request.ends_within(TAIL_PAUSE_S):
+        elif _is_past(wanted, app) or await request.ends_within(TAIL_PAUSE_S):
             return
         elif loop.time() >= ping_at_s:
             yield encode([Comment("ping")])
@@ -258,18 +244,18 @@ async def _tail(
         if request.gone.is_set() or request.ending.is_set():
             return
         try:
-            page = await _read(selection, after, PAGE_MAX, app)
+            page = await app.call(app.log.select, wanted, after=after, limit=PAGE_MAX)
         except SemanticError as error:
             # The client reconnects after the last id that it has; nothing is lost.
             yield encode([failure(error)])
             return
 
 
-def _is_past(selection: _Selection, app: App) -> bool:
+def _is_past(wanted: EventFilter, app: App) -> bool:
     """Return whether no further event can match the selection."""
-    if selection.events.until is None:
+    if wanted.until is None:
         return False
-    return selection.events.until < rfc3339(app.clock.now() - timedelta(seconds=WRITER_LAG_S))
+    return wanted.until < rfc3339(app.clock.now() - timedelta(seconds=WRITER_LAG_S))
 
 
 def _frame(event: RecordedEvent) -> Frame:
@@ -328,9 +314,9 @@ async def check_events(app: App, request: Request) -> Reply:
         "object": "events.check",
         "ok": fault is None,
         "events": found.through.position - found.before.position,
-        "before": _mark(found.before),
-        "through": _mark(found.through),
-        "head": _mark(found.head),
+        "before": mark_of(found.before),
+        "through": mark_of(found.through),
+        "head": mark_of(found.head),
         "archived_through": found.archived_through,
         "fault": (
             None if fault is None else {"position": fault.position, "message": fault.message}
@@ -352,7 +338,7 @@ async def get_past_state(app: App, request: Request) -> Reply:
         "position": found.position,
         "type": None if event is None else event.type,
         "recorded_at": None if event is None else event.recorded_at,
-        "head": _mark(found.head),
+        "head": mark_of(found.head),
         "admission": found.admission.value,
         "models": [{"worker": worker, "model": model} for worker, model in found.loaded.items()],
         "counts": dict(Counter(job.status.value for job in found.jobs)),
@@ -371,7 +357,8 @@ async def get_past_state(app: App, request: Request) -> Reply:
     return json_reply(body)
 
 
-def _mark(head: LogHead) -> EventMark:
+def mark_of(head: LogHead) -> EventMark:
+    """Return the head of a log, or of a part of it, as clients see it."""
     return {"position": head.position, "hash": head.hash}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -13,21 +12,18 @@ from api.app import App
 from api.http.messages import Access, Reply, Request
 from api.http.operation import Operation
 from domain.engine.control import AdmissionState
-from domain.engine.operate import EngineControls
 from domain.engine.workers import WorkerPulse, WorkerPulses
 from domain.errors import SemanticError
 from domain.events.model import WantedModelEvent
-from domain.job.listing import QueueViews
 from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog
-from domain.log.subscriptions import Subscriptions
 from domain.model.swap import SwapTotals
 from domain.model.wanted_model import MODELS_STREAM, SwapState
 from domain.ports import Clock
 from domain.usage.figures import BOUNDS_US, Measure, UsageFigures, UsageViews
 from domain.usage.fold import HOUR_CHARACTERS
 from domain.values import CacheFigures, JobStatus, Priority, WaitingFor, rfc3339
-from domain.webhook.delivery import WebhookState, WebhookStore
+from domain.webhook.delivery import WebhookState
 from ops.observe.counter_file import Figures, ProcessMetrics, added
 from ops.observe.exposition import HistogramRecorder, Readings, cumulated, render
 from ops.observe.families import FAMILIES, SWAP_BOUNDS_S, Kind
@@ -81,15 +77,12 @@ class AgentTotals:
 
     def _by_agent(self) -> _Sums:
         """Return the sums of all agents, and keep those of the hours that are over."""
-        open_from = _hour(self._clock.now() - timedelta(hours=OPEN_HOURS))
+        open_at = self._clock.now() - timedelta(hours=OPEN_HOURS)
+        open_from = rfc3339(open_at)[:HOUR_CHARACTERS]
         if self._until is None or open_from > self._until:
             fresh = self._usage.by_agent(since=self._until, until=open_from)
             self._over, self._until = _added(self._over, fresh), open_from
         return _added(self._over, self._usage.by_agent(since=self._until))
-
-
-def _hour(moment: datetime) -> str:
-    return rfc3339(moment)[:HOUR_CHARACTERS]
 
 
 def _added(sums: _Sums, more: Mapping[tuple[str, str], UsageFigures]) -> _Sums:
@@ -112,19 +105,13 @@ _FAMILY_OF: Final = {
 _ENDS: Final = tuple(status for status in JobStatus if status.is_terminal)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LogMetrics:
     """Reads tables of the log. Safe to use from any thread."""
 
-    log: EventLog
-    usage: UsageViews
-    agents: AgentTotals
-    queue: QueueViews
-    webhooks: WebhookStore
-    controls: EngineControls
-    subscriptions: Subscriptions
-    clock: Clock
-    swaps: SwapHistory = field(default_factory=lambda: SwapHistory())
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._agents = AgentTotals(app.metrics.usage, app.clock, app.metrics.agents_max)
+        self._swaps = SwapHistory()
 
     def read(self, into: Readings) -> None:
         """Add all samples.
@@ -132,32 +119,33 @@ class LogMetrics:
         Raises:
             LogUnavailable: The log cannot be read; some samples may have been added.
         """
-        into.add("log_events_total", self.log.head().position)
+        into.add("log_events_total", self._app.log.head().position)
         self._read_usage(into)
         self._read_queue(into)
-        self.swaps.read(self.log, into)
-        into.add("webhooks_pending", self.webhooks.count_pending())
-        for reader in self.subscriptions.read_all():
+        self._swaps.read(self._app.log, into)
+        into.add("webhooks_pending", self._app.webhook_store.count_pending())
+        subscriptions = self._app.subscriptions
+        for reader in subscriptions.read_all():
             if reader.created.url is None:
                 names = {"subscription": reader.created.name, "owner": reader.created.owner or ""}
-                into.add("subscription_lag_events", self.subscriptions.lag_of(reader), **names)
-        admission = self.controls.admission()
+                into.add("subscription_lag_events", subscriptions.lag_of(reader), **names)
+        admission = self._app.controls.admission()
         for state in AdmissionState:
             into.add("admission_state", state is admission, state=state.value)
 
     def _read_usage(self, into: Readings) -> None:
-        for model, figures in self.usage.totals().items():
+        for model, figures in self._app.metrics.usage.totals().items():
             _add_reuse(into, figures, model=model)
-        for (model, agent), figures in self.agents.read().items():
+        for (model, agent), figures in self._agents.read().items():
             _add_requests(into, figures, model=model, agent=agent)
-        for (model, measure), histogram in self.usage.histograms().items():
+        for (model, measure), histogram in self._app.metrics.usage.histograms().items():
             bounds_s = [bound_us / _US for bound_us in BOUNDS_US[measure]]
             buckets = cumulated(bounds_s, histogram.counts, histogram.sum_us / _US)
             into.add_histogram(_FAMILY_OF[measure], buckets, model=model)
 
     def _read_queue(self, into: Readings) -> None:
-        found = self.queue.open_jobs()
-        now = self.clock.now()
+        found = self._app.metrics.queue.open_jobs()
+        now = self._app.clock.now()
         for priority in Priority:
             into.add("request_queue_depth", found.waiting[priority], priority=priority.value)
             oldest = found.oldest.get(priority)
@@ -255,7 +243,7 @@ class FleetMetrics:
         try:
             # A worker that was killed has a pulse for some seconds beside the next one of its
             # place. The names of workers sort by their start.
-            alive = {place_of(one): one for one in self._pulses.alive()}
+            alive = {one.place or one.worker: one for one in self._pulses.alive()}
         except BaseException:
             self._add_totals(into)
             raise
@@ -281,11 +269,6 @@ class FleetMetrics:
         for place, figures in totals.items():
             for name, values in figures.items():
                 add_figure(into, name, values, owner=place)
-
-
-def place_of(pulse: WorkerPulse) -> str:
-    """Return the label of a worker: its place, or its name where it has none."""
-    return pulse.place or pulse.worker
 
 
 def add_figure(into: Readings, name: str, values: object, *, owner: str) -> None:
@@ -354,14 +337,14 @@ def _add_cache(into: Readings, place: str, cache: CacheFigures) -> None:
 OWNER: Final = "api"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsService:
-    """Answers scrapes; nothing is computed between them."""
+    """Answers scrapes; nothing is computed between them. It keeps totals, so an app needs one."""
 
-    app: App
-    log: LogMetrics
-    fleet: FleetMetrics
-    process: ProcessMetrics
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._log = LogMetrics(app)
+        self._fleet = FleetMetrics(app.pulses)
+        self._process = ProcessMetrics()
 
     def scrape(self, accept: str | None) -> tuple[bytes, str]:
         """Return the text of a scrape and its content type; blocks.
@@ -370,7 +353,7 @@ class MetricsService:
         """
         readings = Readings()
         self._read_api(readings)
-        sources = {"log": self.log.read, "broker": self.fleet.read}
+        sources = {"log": self._log.read, "broker": self._fleet.read}
         for name, read in sources.items():
             found = Readings()
             try:
@@ -380,19 +363,19 @@ class MetricsService:
             else:
                 readings.add("scrape_source_up", 1, source=name)
             readings.merge(found)
-        return render(readings.all(), accept=accept, aliases=self.app.metrics.aliases)
+        return render(readings.all(), accept=accept, aliases=self._app.metrics.aliases)
 
     def _read_api(self, into: Readings) -> None:
         """Add the samples of this process."""
-        into.add("build_info", 1, version=self.app.version)
-        into.add("http_connections_open", self.app.metrics.requests.connections)
-        into.add("http_requests_in_flight", self.app.metrics.requests.in_flight)
-        into.add("log_disk_free_bytes", self.app.disk.measure())
-        into.add("log_disk_floor_bytes", self.app.disk.free_min_bytes)
-        into.add("log_disk_full", self.app.disk.shortage() is not None)
-        for name, values in self.process().items():
+        into.add("build_info", 1, version=self._app.version)
+        into.add("http_connections_open", self._app.metrics.requests.connections)
+        into.add("http_requests_in_flight", self._app.metrics.requests.in_flight)
+        into.add("log_disk_free_bytes", self._app.disk.measure())
+        into.add("log_disk_floor_bytes", self._app.disk.free_min_bytes)
+        into.add("log_disk_full", self._app.disk.shortage() is not None)
+        for name, values in self._process().items():
             add_figure(into, name, values, owner=OWNER)
-        figures = self.app.metrics.writer()
+        figures = self._app.metrics.writer()
         gauges = {name for name in figures if FAMILIES[name].kind is Kind.GAUGE}
         for name in gauges:
             add_figure(into, name, figures[name], owner=OWNER)
@@ -400,17 +383,17 @@ class MetricsService:
         self._read_totals(into, totals)
 
     def _read_totals(self, into: Readings, writer: Figures) -> None:
-        replies = dict(self.app.metrics.requests.replies)
+        replies = dict(self._app.metrics.requests.replies)
         counted = {
             # One label by CounterFile: the status, and the route after it.
             "http_requests_total": {
                 f"{status} {route}": float(count) for (route, status), count in replies.items()
             },
             "webhook_attempts_total": {
-                state.value: float(self.app.metrics.tries[state]) for state in WebhookState
+                state.value: float(self._app.metrics.tries[state]) for state in WebhookState
             },
         }
-        for name, values in self.app.metrics.counters.publish(added(counted, writer)).items():
+        for name, values in self._app.metrics.counters.publish(added(counted, writer)).items():
             if name == "webhook_attempts_total":
                 for outcome, count in values.items():
                     into.add(name, count, outcome=outcome)
@@ -422,29 +405,11 @@ class MetricsService:
                 add_figure(into, name, values, owner=OWNER)
 
 
-def metrics_of(app: App) -> MetricsService:
-    """Return all sources of a scrape; it keeps totals, so an app needs one."""
-    sources = app.metrics
-    return MetricsService(
-        app=app,
-        log=LogMetrics(
-            log=app.log,
-            usage=sources.usage,
-            agents=AgentTotals(sources.usage, app.clock, sources.agents_max),
-            queue=sources.queue,
-            webhooks=app.webhook_store,
-            controls=app.controls,
-            subscriptions=app.subscriptions,
-            clock=app.clock,
-        ),
-        fleet=FleetMetrics(app.pulses),
-        process=ProcessMetrics(),
-    )
-
-
 async def metrics(app: App, request: Request) -> Reply:
     """Return the metrics as Prometheus or OpenMetrics text."""
-    body, content_type = await app.call(app.once(metrics_of).scrape, request.headers.get("accept"))
+    body, content_type = await app.call(
+        app.once(MetricsService).scrape, request.headers.get("accept")
+    )
     return Reply(body=body, content_type=content_type)
 
 

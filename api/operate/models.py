@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 from typing import Any, Final, Literal, cast
 
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
@@ -236,16 +237,7 @@ async def list_clients(app: App, request: Request) -> Reply:
     body: ClientList = {
         "object": "list",
         "data": [
-            cast(
-                "ClientLines",
-                {
-                    "id": one.id,
-                    "title": one.title,
-                    "note": one.note,
-                    "language": one.language.value,
-                    "code": one.code,
-                },
-            )
+            cast("ClientLines", {**asdict(one), "language": one.language.value})
             for one in client_set_ups(base_url, model, keyed=keyed)
         ],
         "base_url": base_url,

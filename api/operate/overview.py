@@ -157,13 +157,15 @@ def _overview(app: App, owner: Owner | None) -> OverviewObject:
     app.rates.record(pulses, queue_depth=depth)
     rates, rates_of = app.rates.now()
     workers = _workers(app, pulses, rates_of)
+    why = app.disk.shortage()
+    disk_problem = why and f"new work is refused: {why}"
     state = _state(workers, control, swap)
     return {
         "object": "overview",
         "at": rfc3339(app.clock.now()),
         "version": app.version,
         "state": state,
-        "problem": _disk_problem(app) or broker_problem or _problem(state, workers, control, swap),
+        "problem": disk_problem or broker_problem or _problem(state, workers, control, swap),
         "model": next((one["model"] for one in workers if one["state"] != "dead"), None),
         "admission": control.admission.value,
         "swap": None if swap is None else swap_object(swap, names_files=owner is None),
@@ -188,11 +190,6 @@ def _read_pulses(app: App) -> tuple[tuple[WorkerPulse, ...], str | None]:
         return app.pulses.alive(), None
     except QueueUnavailable as error:
         return (), error.message
-
-
-def _disk_problem(app: App) -> str | None:
-    why = app.disk.shortage()
-    return None if why is None else f"new work is refused: {why}"
 
 
 def _workers(

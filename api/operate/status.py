@@ -10,6 +10,7 @@ from typing_extensions import TypedDict  # pydantic reads only this one below Py
 from api.app import App
 from api.http.messages import Access, Reply, Request, json_reply
 from api.http.operation import Operation, choice, moment, page_size
+from api.operate.events import EventMark, mark_of
 from domain.errors import QueueUnavailable
 from domain.usage.figures import UsageGroup
 from domain.usage.report import report_usage
@@ -68,13 +69,6 @@ class UsageObject(TypedDict):
     has_more: bool
 
 
-class LogHeadObject(TypedDict):
-    """The last event of the log: its position and its hash."""
-
-    position: int
-    hash: str
-
-
 class StatusObject(TypedDict):
     """What ``semantic status`` prints.
 
@@ -89,7 +83,7 @@ class StatusObject(TypedDict):
     drafts: dict[str, Any] | None
     jobs: dict[str, int]
     queue_depth: int
-    log: LogHeadObject
+    log: EventMark
 
 
 class KeyObject(TypedDict):
@@ -142,7 +136,7 @@ def _status(app: App) -> StatusObject:
         "drafts": next(drafts, None),
         "jobs": {one.value: count for one, count in counts.items()},
         "queue_depth": counts[JobStatus.QUEUED],
-        "log": {"position": head.position, "hash": head.hash},
+        "log": mark_of(head),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Final, Literal
 
 from pydantic import Field
@@ -150,27 +151,18 @@ async def fetch_subscription_events(app: App, request: Request) -> Reply:
 
 async def acknowledge_events(app: App, request: Request) -> Reply:
     """Acknowledge all delivered events up to a position."""
-    position = parse_body(PositionBody, request.body).position
-    found = await app.call(
-        app.subscriptions.acknowledge,
-        request.caller.sees,
-        _NAME.read(request),
-        position,
-        correlation_id=request.id,
-    )
-    return json_reply(await app.call(_shown, app, found))
+    return await _settle(app, request, app.subscriptions.acknowledge)
 
 
 async def park_event(app: App, request: Request) -> Reply:
     """Park a delivered event; the others are delivered again."""
+    return await _settle(app, request, app.subscriptions.park)
+
+
+async def _settle(app: App, request: Request, settle: Callable[..., Subscription]) -> Reply:
     position = parse_body(PositionBody, request.body).position
-    found = await app.call(
-        app.subscriptions.park,
-        request.caller.sees,
-        _NAME.read(request),
-        position,
-        correlation_id=request.id,
-    )
+    owner, name = request.caller.sees, _NAME.read(request)
+    found = await app.call(settle, owner, name, position, correlation_id=request.id)
     return json_reply(await app.call(_shown, app, found))
 
 

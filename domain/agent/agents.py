@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from domain.agent.state import Agent, Profile, evolve, next_turn, require_turn
-from domain.agent.views import AgentPage, AgentViews
 from domain.chat.generation import EmittedCall
 from domain.chat.request import ChatRequest, Message, ToolCall
 from domain.chat.stored_answer import StoredAnswer
@@ -58,7 +57,6 @@ class AgentRecords:
     views: JobViews
     payloads: PayloadStore
     ids: IdSource
-    listing: AgentViews
 
     def load(self, agent_id: AgentId) -> Agent:
         """Fold an agent from the log.
@@ -250,19 +248,6 @@ class AgentRecords:
 
         self._stream(agent_id).commit(events_on, correlation_id=correlation_id)
         return ended[0]
-
-    def page(
-        self,
-        *,
-        limit: int,
-        before: AgentId | None = None,
-        is_registered: bool = True,
-        owner: Owner | None = None,
-    ) -> AgentPage:
-        """Return existing agents; see ``AgentViews.page``."""
-        return self.listing.page(
-            limit=limit, before=before, is_registered=is_registered, owner=owner
-        )
 
     def conversation_until(self, job_id: JobId) -> tuple[Message, ...]:
         """Return a conversation up to the answer of a job, that answer included.

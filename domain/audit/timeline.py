@@ -313,61 +313,41 @@ class TimelineBar:
 
 def bars_of(timeline: Timeline) -> tuple[TimelineBar, ...]:
     """Return the bars of a timeline in order of time; they do not overlap."""
-    builder = _BarBuilder()
+    bars: list[TimelineBar] = []
+    attempt, since_ms = 0, 0.0
+    kind: BarKind | None = None
+
+    def bar(kind: BarKind, to_ms: float | None) -> TimelineBar:
+        number = attempt + (kind in {BarKind.HELD, BarKind.QUEUED})
+        return TimelineBar(kind=kind, attempt=number, from_ms=since_ms, to_ms=to_ms)
+
     for step in timeline.steps:
-        builder.take(step)
-    builder.leave_open()
-    return tuple(builder.bars)
+        if step.what not in _BEGINS:
+            continue  # the job goes on as before
+        if kind is not None and step.after_ms > since_ms:
+            bars.append(bar(_CLOSES_AS.get(step.what, kind), step.after_ms))
+        if step.what == "attempt":
+            attempt = step.attempt or attempt + 1
+        kind, since_ms = _BEGINS[step.what], step.after_ms
+    return (*bars, bar(kind, None)) if kind is not None else tuple(bars)
 
 
-@dataclass(slots=True)
-class _BarBuilder:
-    bars: list[TimelineBar] = field(default_factory=list)
-    _started: int = 0
-    _kind: BarKind | None = None
-    _since_ms: float = 0.0
-
-    def take(self, step: TimelineStep) -> None:
-        match step.what:
-            case "accepted" | "held" | "released" | "retried":
-                self._close(step)
-                self._begin(BarKind.HELD if step.what == "held" else BarKind.QUEUED, step)
-            case "attempt":
-                self._close(step)
-                self._started = step.attempt or self._started + 1
-                self._begin(BarKind.RUN, step)
-            case "prefill":
-                # Between the begin of the attempt and this step, cached blocks are restored.
-                self._close(step, as_kind=BarKind.RESTORE)
-                self._begin(BarKind.PREFILL, step)
-            case "first_token":
-                self._close(step)
-                self._begin(BarKind.DECODE, step)
-            case "lost" | "attempt_failed":
-                self._close(step, as_kind=BarKind.LOST if step.what == "lost" else None)
-                self._begin(BarKind.QUEUED, step)
-            case "completed" | "failed" | "cancelled" | "expired":
-                self._close(step)
-            case _:
-                pass  # the job goes on as before
-
-    def leave_open(self) -> None:
-        if self._kind is not None:
-            self._append(self._kind, None)
-
-    def _begin(self, kind: BarKind, step: TimelineStep) -> None:
-        self._kind, self._since_ms = kind, step.after_ms
-
-    def _close(self, step: TimelineStep, *, as_kind: BarKind | None = None) -> None:
-        if self._kind is not None and step.after_ms > self._since_ms:
-            self._append(as_kind or self._kind, step.after_ms)
-        self._kind = None
-
-    def _append(self, kind: BarKind, to_ms: float | None) -> None:
-        attempt = self._started + (kind in {BarKind.HELD, BarKind.QUEUED})
-        self.bars.append(
-            TimelineBar(kind=kind, attempt=attempt, from_ms=self._since_ms, to_ms=to_ms)
-        )
+#: What begins with a step; ``None`` for an end.
+_BEGINS: Mapping[str, BarKind | None] = {
+    "accepted": BarKind.QUEUED,
+    "held": BarKind.HELD,
+    "released": BarKind.QUEUED,
+    "retried": BarKind.QUEUED,
+    "attempt": BarKind.RUN,
+    "prefill": BarKind.PREFILL,
+    "first_token": BarKind.DECODE,
+    "lost": BarKind.QUEUED,
+    "attempt_failed": BarKind.QUEUED,
+    **dict.fromkeys(("completed", "failed", "cancelled", "expired")),
+}
+#: What the bar before a step is after all: between the begin of an attempt and its prefill, cached
+#: blocks are restored.
+_CLOSES_AS = {"prefill": BarKind.RESTORE, "lost": BarKind.LOST}
 
 
 def read_timeline(

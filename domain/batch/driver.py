@@ -45,7 +45,7 @@ from domain.job.decisions import decide, failed_attempt
 from domain.job.history_matching import without_foreign_origins
 from domain.job.listing import JobViews
 from domain.job.state import DEADLINE, Job
-from domain.job.submit import UNSEALED, JobSubmission, NewJob, line_length, never_absent
+from domain.job.submit import UNSEALED, JobSubmission, NewJob, line_length
 from domain.log.ports import PayloadStore
 from domain.log.record import Draft
 from domain.log.trace import new_trace, parse_traceparent
@@ -149,7 +149,7 @@ class BatchDriver:
     window: int = LINES_WAITING_MAX
     attempts_max: int = ATTEMPTS_MAX
     output_kept_s: int = 30 * 24 * 3600
-    has_own_line: Callable[[str], bool] = never_absent
+    has_own_line: Callable[[str], bool] = lambda _: False
 
     def advance(self) -> int:
         """Advance every open batch by one step; they share the window by ``LineShares``.

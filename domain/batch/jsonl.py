@@ -37,12 +37,6 @@ class Packed:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Chunk:
-    digest: Digest
-    lines: int
-
-
 def pack(content: bytes, *, filename: str | None = None) -> Packed:
     """Cut ``content`` into chunks at the ends of lines; the manifest has the name of the file."""
     payloads: dict[Digest, bytes] = {}
@@ -68,7 +62,7 @@ def read_filename(manifest: Digest, get: Get) -> str | None:
 
 def count_lines(manifest: Digest, get: Get) -> int:
     """Return the number of lines that are not blank."""
-    return sum(chunk.lines for chunk in _chunks(manifest, get))
+    return sum(lines for _, lines in _chunks(manifest, get))
 
 
 def read_content(manifest: Digest, get: Get) -> Iterator[bytes]:
@@ -78,18 +72,18 @@ def read_content(manifest: Digest, get: Get) -> Iterator[bytes]:
         manifest: ``Packed.digest``.
         get: Returns a payload; its errors pass through.
     """
-    for chunk in _chunks(manifest, get):
-        yield get(chunk.digest)
+    for digest, _ in _chunks(manifest, get):
+        yield get(digest)
 
 
 def read_lines(manifest: Digest, get: Get, *, start: int = 0) -> Iterator[bytes]:
     """Yield the lines that are not blank, from number ``start`` (from 0) on, without their ends."""
     skip = start
-    for chunk in _chunks(manifest, get):
-        if skip >= chunk.lines:
-            skip -= chunk.lines
+    for digest, lines in _chunks(manifest, get):
+        if skip >= lines:
+            skip -= lines
             continue
-        for line in _lines_in(get(chunk.digest)):
+        for line in _lines_in(get(digest)):
             if skip:
                 skip -= 1
             else:
@@ -99,8 +93,8 @@ def read_lines(manifest: Digest, get: Get, *, start: int = 0) -> Iterator[bytes]
 def read_numbered(manifest: Digest, get: Get) -> Iterator[tuple[int, bytes]]:
     """Yield each line that is not blank with its number in the file, from 1, blank ones counted."""
     number = 0
-    for chunk in _chunks(manifest, get):
-        raw = get(chunk.digest).split(b"\n")
+    for digest, _ in _chunks(manifest, get):
+        raw = get(digest).split(b"\n")
         # What follows the last newline belongs to the next chunk, and here it is empty.
         for line in raw[:-1] if not raw[-1] else raw:
             number += 1
@@ -108,9 +102,10 @@ def read_numbered(manifest: Digest, get: Get) -> Iterator[tuple[int, bytes]]:
                 yield number, text
 
 
-def _chunks(manifest: Digest, get: Get) -> Iterator[_Chunk]:
+def _chunks(manifest: Digest, get: Get) -> Iterator[tuple[Digest, int]]:
+    """Yield the digest of each chunk, and the number of its lines that are not blank."""
     for chunk in json.loads(get(manifest))["chunks"]:
-        yield _Chunk(digest=Digest(chunk["digest"]), lines=chunk["lines"])
+        yield Digest(chunk["digest"]), chunk["lines"]
 
 
 def _lines_in(piece: bytes) -> Iterator[bytes]:

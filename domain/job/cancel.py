@@ -11,7 +11,7 @@ from domain.events.job import JobCancelled, JobCancelRequested, JobRetried
 from domain.job.commit import commit, load_job
 from domain.job.decisions import require_retryable
 from domain.job.fair_scheduler import line_of
-from domain.job.ports import ItemBacklog, ItemSink, JobQueue
+from domain.job.ports import ItemBacklog, ItemSink, JobQueue, enqueue
 from domain.job.state import Job
 from domain.job.terminal_item import republish_end
 from domain.log.ports import EventLog, PayloadStore
@@ -21,10 +21,11 @@ from domain.values import JobId, JobStatus, Usage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCancellation:
-    """Cancels jobs; one per process.
+    """Cancels jobs, and puts ended ones back into their queue; one per process.
 
     Attributes:
-        payloads: Has the answer of a job that ended before it could be cancelled.
+        payloads: Has the answer of a job that ended before it could be cancelled, and the request
+            of one that is put back.
     """
 
     log: EventLog
@@ -63,7 +64,6 @@ class JobCancellation:
             QueueUnavailable: The broker cannot be reached.
         """
         asked = job.submitted
-        assert asked is not None
         if job.status is JobStatus.HELD:
             return True  # in no queue, and after the request for its end it is not released
         return self.queue.remove(
@@ -76,7 +76,7 @@ class JobCancellation:
         Raises:
             QueueUnavailable: The broker cannot be reached; the reconciler enqueues the job later.
         """
-        _enqueue(job, self.queue)
+        enqueue(self.queue, job.id, job.submitted)
 
     def publish_end(self, job: Job) -> None:
         """Publish the terminal item of an ended job, unless it is there or its text is lost.
@@ -102,22 +102,6 @@ class JobCancellation:
             self.put_back(now)
         return now
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobRetry:
-    """Puts ended jobs back into their queue; one per process.
-
-    Attributes:
-        payloads: Has the request, unless it was erased.
-        backlog: Drops the items of the attempts before.
-    """
-
-    log: EventLog
-    payloads: PayloadStore
-    queue: JobQueue
-    backlog: ItemBacklog
-    ids: IdSource
-
     def retry(self, job_id: JobId, *, reason: str) -> Job:
         """Put a failed, cancelled or expired job back into its queue; its answer begins anew.
 
@@ -134,8 +118,7 @@ class JobRetry:
         """
         job = load_job(job_id, log=self.log).job
         require_retryable(job)
-        if job.submitted is not None:
-            self.payloads.get(job.submitted.request)
+        self.payloads.get(job.submitted.request)
         # The terminal item of a job that no attempt ended carries the number of the next attempt.
         self.backlog.forget(job_id, through=job.attempt + 1)
         ended = job.attempt
@@ -150,16 +133,5 @@ class JobRetry:
         # The reconciler enqueues the job if the broker goes away just now.
         with suppress(QueueUnavailable):
             if job.status is JobStatus.QUEUED:  # it may wait for other jobs again
-                _enqueue(job, self.queue)
+                enqueue(self.queue, job.id, job.submitted)
         return job
-
-
-def _enqueue(job: Job, queue: JobQueue) -> None:
-    asked = job.submitted
-    queue.enqueue(
-        job.id,
-        asked.priority,
-        line=line_of(asked.agent, asked.owner),
-        model=asked.bound_model,
-        urgency=asked.urgency,
-    )

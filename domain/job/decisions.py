@@ -133,27 +133,19 @@ def _cancel(job: Job, cancelled: JobCancelled) -> tuple[JobEvent, ...]:
         return ()  # the request was for the job before it was retried
     if not job.expiring:
         return (cancelled,)
+    start, finish = job.submitted.deadline, job.submitted.finish_deadline
+    # The one to finish once it has begun, else the one to start.
+    deadline = (finish or start) if job.attempt else (start or finish)
     return (
         JobExpired(
-            deadline=missed_deadline(job),
+            deadline=deadline or "",
             attempt=cancelled.attempt,
             usage=cancelled.usage,
             output=cancelled.output,
-            absent_model=absent_model(job),
+            absent_model=job.submitted.bound_model if job.model_absent else None,
             timings=cancelled.timings,
         ),
     )
-
-
-def missed_deadline(job: Job) -> str:
-    """Return the deadline that ends an expiring job: to finish once it has begun, else to start."""
-    start, finish = job.submitted.deadline, job.submitted.finish_deadline
-    return (finish or start or "") if job.attempt else (start or finish or "")
-
-
-def absent_model(job: Job) -> str | None:
-    """Return the model that an expiring job waited for, ``None`` after a deadline."""
-    return job.submitted.bound_model if job.model_absent else None
 
 
 def require_retryable(job: Job) -> None:

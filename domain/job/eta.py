@@ -32,19 +32,14 @@ RETRY_AFTER_MAX_S = 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueuedJob:
+class QueuedJob(TurnRequest):
     """A waiting job, with the facts that its turn and its duration depend on.
 
     Attributes:
-        line: Its line; see ``line_of``.
         request_bytes: Length of its canonical request; ``None`` if that was erased.
         bound_model: Registered model that must answer it.
     """
 
-    id: JobId
-    line: str | None
-    priority: Priority
-    urgency: int = 0
     request_bytes: int | None = None
     max_tokens: int | None = None
     bound_model: str | None = None
@@ -307,14 +302,7 @@ class _QueueSimulation:
                 self._occupy(job_id, called.priority, self._begin(called, 0.0))
         for queued in self._queued.values():
             if queued.id not in self.forecasts:
-                self._order.add(
-                    TurnRequest(
-                        id=queued.id,
-                        line=queued.line,
-                        priority=queued.priority,
-                        urgency=queued.urgency,
-                    )
-                )
+                self._order.add(queued)
 
     def run(self) -> None:
         """Start one job after another until none waits."""

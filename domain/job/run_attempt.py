@@ -183,13 +183,16 @@ def _attempt(loaded: LoadedJob, runner: JobRunner) -> RunResult:
     loaded = end_own_attempt(loaded, runner.worker, log=runner.log, ids=runner.ids)
     job = loaded.job
     runner = runner.lanes.get(job.submitted.bound_model or "", runner)
+    suspicion = Suspicion.NONE
+    if job.attempt:
+        suspicion = suspicion_of(job, len(read_emitted(job, runner.backlog).token_ids))
     turn = runner.turns.request_turn(
         TurnRequest(
             id=job.id,
             line=line_of(job.submitted.agent, job.submitted.owner),
             priority=job.submitted.priority,
             urgency=job.submitted.urgency,
-            suspicion=_suspicion(job, runner),
+            suspicion=suspicion,
             # After a retry by the user the number is higher than that of the latest start.
             has_begun=job.started is not None and job.started.attempt == job.attempt,
         )
@@ -206,12 +209,6 @@ def _attempt(loaded: LoadedJob, runner: JobRunner) -> RunResult:
         turn.release()
     now = load_job(job.id, log=runner.log)
     return _cancelled(now, runner) if now.job.cancel_requested else otherwise
-
-
-def _suspicion(job: Job, runner: JobRunner) -> Suspicion:
-    if not job.attempt:
-        return Suspicion.NONE
-    return suspicion_of(job, len(read_emitted(job, runner.backlog).token_ids))
 
 
 def _emitted(job: Job, runner: JobRunner) -> EmittedPrefix:
@@ -332,7 +329,6 @@ def _release(
 
 
 def _require_in_time(started: Job) -> None:
-    """Refuse to go on with an attempt that could not start, since its time is over."""
     if started.is_rejected:
         raise GenerationCancelled("its time to start is over")
 

@@ -28,13 +28,12 @@ from domain.events.job import AttemptFailed, JobReleased
 from domain.job.cancel import JobCancellation
 from domain.job.commit import commit, load_job
 from domain.job.decisions import failed_attempt
-from domain.job.fair_scheduler import line_of
 from domain.job.listing import JobViews
-from domain.job.ports import JobQueue
+from domain.job.ports import JobQueue, enqueue
 from domain.job.state import DEADLINE, MODEL_ABSENT, Job
 from domain.job.terminal_item import read_emitted
 from domain.ports import Clock
-from domain.values import AfterCondition, Digest, JobId, JobStatus, Priority, digest_of, rfc3339
+from domain.values import AfterCondition, Digest, JobId, JobStatus, digest_of, rfc3339
 
 #: Seconds for which a model must be absent before jobs that do not wait are ended: its worker may
 #: have crashed, and starts again.
@@ -78,7 +77,7 @@ class StrandedJobs:
 
         A job that does not wait for it ends with ``model_changed`` if it had emitted output, else
         with ``model_not_loaded``. A waiting job expires after ``absent_wait_max_s``; its own
-        deadlines are those of ``JobExpiry``. Once its model is not registered any more, it ends
+        deadlines are those of ``DueJobs``. Once its model is not registered any more, it ends
         with ``model_not_found``. The attempt of a waiting job whose worker is gone ends as
         ``engine_lost``, so that the job counts as queued.
 
@@ -169,9 +168,18 @@ class StrandedJobs:
         return True
 
 
+#: Held jobs that are released in one call.
+RELEASED_MAX: Final = 1000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobExpiry:
-    """Expires overdue jobs; one per process."""
+class DueJobs:
+    """Expires overdue jobs, and puts held ones into their queues once they are due.
+
+    One per process. The wall clock decides, so a job whose instant passed during a sleep of the
+    machine is released at once. Two processes may look at the same time: the log takes one release
+    of a job.
+    """
 
     views: JobViews
     clock: Clock
@@ -193,23 +201,6 @@ class JobExpiry:
         for job_id in late:
             self.cancellation.cancel(job_id, reason=DEADLINE)
         return late
-
-
-#: Held jobs that are released in one call.
-RELEASED_MAX: Final = 1000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobRelease:
-    """Puts held jobs into their queues once they are due; one per process.
-
-    The wall clock decides, so a job whose instant passed during a sleep of the machine is released
-    at once. Two processes may look at the same time: the log takes one release of a job.
-    """
-
-    views: JobViews
-    clock: Clock
-    cancellation: JobCancellation
 
     def release_due(self) -> tuple[JobId, ...]:
         """Release the held jobs that wait for nothing more, and end those that may not run.
@@ -321,11 +312,5 @@ class JobReconciler:
         return tuple(
             view.id
             for view in self.views.unfinished(with_held=False)
-            if self.queue.enqueue(
-                view.id,
-                Priority(view.submitted.priority),
-                line=line_of(view.submitted.agent, view.submitted.owner),
-                model=view.submitted.bound_model,
-                urgency=view.submitted.urgency,
-            )
+            if enqueue(self.queue, view.id, view.submitted)
         )

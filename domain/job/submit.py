@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Final
 
 from domain.chat.request import ChatRequest, canonical_json, unattributed
@@ -20,9 +21,8 @@ from domain.errors import (
 from domain.events.job import EmbeddingRequested, JobAttached, JobSubmitted
 from domain.job.commit import commit, load_job
 from domain.job.eta import EtaSource, retry_after_s
-from domain.job.fair_scheduler import line_of
 from domain.job.listing import JobViews, metadata_of, tags_of
-from domain.job.ports import JobQueue
+from domain.job.ports import JobQueue, enqueue
 from domain.job.state import first_status
 from domain.log.ports import EventLog
 from domain.log.record import Draft
@@ -163,13 +163,7 @@ class JobSubmission:
 
     def _enqueue(self, job_id: JobId, submitted: JobSubmitted) -> bool:
         try:
-            self.queue.enqueue(
-                job_id,
-                submitted.priority,
-                line=line_of(submitted.agent, submitted.owner),
-                model=submitted.bound_model,
-                urgency=submitted.urgency,
-            )
+            enqueue(self.queue, job_id, submitted)
         except QueueUnavailable:
             return False
         return True
@@ -193,12 +187,6 @@ def is_repeat(new: JobSubmitted, views: JobViews, *, at: str) -> bool:
     return new.unique is not None and views.holder(new.unique, at=at) is not None
 
 
-def never_absent(model: str) -> bool:
-    """Return whether a model is absent where there is only one."""
-    del model
-    return False
-
-
 def line_length(
     counts: Mapping[str | None, int], model: str | None, has_own_line: Callable[[str], bool]
 ) -> int:
@@ -220,8 +208,8 @@ def require_room(
     eta: EtaSource,
     jobs: int = 1,
     memory_wait_s: float = 0.0,
-    model: str | None = None,
-    has_own_line: Callable[[str], bool] = never_absent,
+    owner: Owner | None = None,
+    length_of: Callable[[Mapping[str | None, int]], int] = lambda counts: sum(counts.values()),
 ) -> None:
     """Refuse new jobs, all or none, if their queue or the memory has no room for them.
 
@@ -230,17 +218,20 @@ def require_room(
     Args:
         memory_wait_s: They are refused while an earlier interactive job has waited for memory for
             so many seconds; 0: never.
-        has_own_line: Whether jobs of a model wait apart from the others.
+        owner: The API key that has a share of their queue; ``None`` where none needs one.
+        length_of: Returns how many of the waiting jobs, by their bound model, are in one line with
+            them; see ``line_length``.
 
     Raises:
-        InvalidRequest: ``jobs`` is more than may ever wait.
+        InvalidRequest: ``jobs`` is more than may ever wait, or than the share can be.
         Overloaded: The queue is full; the message names the limit.
         MemoryFull: The memory for contexts is full.
+        RateLimited: The key has its share of the queue.
     """
     if jobs > jobs_max:
         msg = f"{jobs} answers at once; the {priority.value} queue takes {jobs_max}"
         raise InvalidRequest(msg, field="n")
-    waiting = line_length(views.waiting(priority), model, has_own_line)
+    waiting = length_of(views.waiting(priority))
     if waiting + jobs > jobs_max:
         limit = jobs_max - jobs + 1
         free_in_s = eta.room_in_s(priority, waiting=waiting, limit=limit)
@@ -251,42 +242,27 @@ def require_room(
             )
         raise Overloaded(full, retry_after_s=retry_after_s(free_in_s))
     _require_memory(priority, memory_wait_s, waiting, eta)
+    if owner is not None:
+        mine = length_of(views.waiting(priority, owner=owner))
+        room_in_s = partial(eta.room_in_s, priority, waiting=waiting, limit=max(1, waiting))
+        _require_share(f"{priority.value} queue", jobs_max, waiting, mine, jobs, room_in_s)
 
 
-def require_share(
-    priority: Priority,
-    owner: Owner,
-    *,
+def _require_share(
+    queue: str,
     jobs_max: int,
-    views: JobViews,
-    eta: EtaSource,
-    jobs: int = 1,
-    model: str | None = None,
-    has_own_line: Callable[[str], bool] = never_absent,
+    held: int,
+    mine: int,
+    jobs: int,
+    free_in_s: Callable[[], float | None],
 ) -> None:
-    """Refuse new jobs, all or none, of an API key that has its share of their queue.
-
-    See ``require_room`` for the other arguments.
-
-    Raises:
-        InvalidRequest: ``jobs`` is more than its share can be.
-        RateLimited: The message names its share.
-    """
     if jobs > (most := share_of(jobs_max)):
-        msg = f"{jobs} answers at once; a key may have {most} jobs in the {priority.value} queue"
+        msg = f"{jobs} answers at once; a key may have {most} jobs in the {queue}"
         raise InvalidRequest(msg, field="n")
-    held, mine = (
-        line_length(views.waiting(priority, owner=one), model, has_own_line)
-        for one in (None, owner)
-    )
     found = shortage(jobs_max, held=held, mine=mine, size=jobs)
     if found is not None:
-        free_in_s = eta.room_in_s(priority, waiting=held, limit=max(1, held))
-        msg = (
-            f"this key may have {found.limit} of the {jobs_max} waiting jobs"
-            f" of the {priority.value} queue"
-        )
-        raise RateLimited(msg, retry_after_s=retry_after_s(free_in_s))
+        msg = f"this key may have {found.limit} of the {jobs_max} waiting jobs of the {queue}"
+        raise RateLimited(msg, retry_after_s=retry_after_s(free_in_s()))
 
 
 #: Jobs that may be held at once.

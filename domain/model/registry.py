@@ -157,10 +157,8 @@ class ModelRegistry:
             return entry.name
         if kind is ModelKind.CHAT and self.follows(name):
             return None
-        raise ModelNotFound(name, known=self._of_kind(kind))
-
-    def _of_kind(self, kind: ModelKind) -> tuple[str, ...]:
-        return tuple(entry.name for entry in self._entries.values() if entry.kind is kind)
+        known = tuple(one.name for one in self._entries.values() if one.kind is kind)
+        raise ModelNotFound(name, known=known)
 
 
 def require_kind(entry: ModelEntry, kind: ModelKind) -> None:

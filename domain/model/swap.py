@@ -188,7 +188,12 @@ def _with_progress(state: WantedModel, event: _SwapProgress, at: str) -> WantedM
         case ModelSwapAdvanced():
             return _with_phase(state, event, at)
         case ModelLoadLost():
-            return _with_last(state, lambda swap: _without(swap, event.worker))
+            return _with_last(
+                state,
+                lambda swap: replace(
+                    swap, loading=swap.loading - {event.worker}, losses=swap.losses + 1
+                ),
+            )
         case ModelSwapRolledBack():
             return _with_last(
                 replace(state, model=event.before, since=state.version),
@@ -242,10 +247,6 @@ def _with_phase(state: WantedModel, event: ModelSwapAdvanced, at: str) -> Wanted
         return swap.enter(phase, at)
 
     return _with_last(state, enter)
-
-
-def _without(swap: Swap, worker: WorkerId) -> Swap:
-    return replace(swap, loading=swap.loading - {worker}, losses=swap.losses + 1)
 
 
 def _with_last(state: WantedModel, change: Callable[[Swap], Swap]) -> WantedModel:

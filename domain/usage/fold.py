@@ -6,7 +6,7 @@ what is added.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
@@ -33,6 +33,10 @@ DAY_CHARACTERS: Final = 10
 #: Types of the events of an agent's stream that name a job and are counted.
 CACHE_TYPES: Final = frozenset({AgentCacheRestored.__name__, AgentCacheMissed.__name__})
 
+_COUNTED: Final = frozenset(
+    one.__name__
+    for one in (AttemptStarted, AttemptFailed, JobCompleted, JobFailed, JobCancelled, JobExpired)
+)
 _MISSES: Final = {
     "diverged": "misses_diverged",
     "gone": "misses_gone",
@@ -80,9 +84,9 @@ def usage_of(recorded: RecordedEvent, view: Job | None) -> UsageChange | None:
         agent = recorded.stream.removeprefix(AGENT_STREAM)
         model = view.answered_by if view is not None else None
         figures, durations = _of_cache(recorded.type, recorded.data)
-    elif view is not None and (count := _COUNTED.get(recorded.type)) is not None:
+    elif view is not None and recorded.type in _COUNTED:
         agent, model = view.submitted.agent or "", view.answered_by
-        figures, durations = count(recorded, view)
+        figures, durations = _of_job(recorded, view)
     else:
         return None
     owner = (view.submitted.owner if view is not None else None) or ""
@@ -93,19 +97,12 @@ def usage_of(recorded: RecordedEvent, view: Job | None) -> UsageChange | None:
 _Counted = tuple[UsageFigures, tuple[tuple[Measure, int], ...]]
 
 
-def _started(recorded: RecordedEvent, view: Job) -> _Counted:
-    del recorded, view
-    return UsageFigures(attempts=1), ()
-
-
-def _attempt_failed(recorded: RecordedEvent, view: Job) -> _Counted:
-    del view
-    # Attempt 0 failed before it began.
-    return UsageFigures(failed_attempts=int(recorded.data["attempt"] > 0)), ()
-
-
-def _ended(recorded: RecordedEvent, view: Job) -> _Counted:
-    del recorded
+def _of_job(recorded: RecordedEvent, view: Job) -> _Counted:
+    if recorded.type == AttemptStarted.__name__:
+        return UsageFigures(attempts=1), ()
+    if recorded.type == AttemptFailed.__name__:
+        # Attempt 0 failed before it began.
+        return UsageFigures(failed_attempts=int(recorded.data["attempt"] > 0)), ()
     usage = view.own_usage
     durations = _durations(view, usage)
     sums = {f"{measure.value}_us": us for measure, us in durations.items()}
@@ -163,13 +160,3 @@ def _between_us(start: str, end: str | None) -> int:
         return 0
     elapsed = datetime.fromisoformat(end) - datetime.fromisoformat(start)
     return min(max(elapsed // timedelta(microseconds=1), 0), DURATION_MAX_US)
-
-
-_COUNTED: Final[Mapping[str, Callable[[RecordedEvent, Job], _Counted]]] = {
-    AttemptStarted.__name__: _started,
-    AttemptFailed.__name__: _attempt_failed,
-    JobCompleted.__name__: _ended,
-    JobFailed.__name__: _ended,
-    JobCancelled.__name__: _ended,
-    JobExpired.__name__: _ended,
-}

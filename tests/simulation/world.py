@@ -9,14 +9,15 @@ from typing import Any, cast
 
 from domain.chat.request import ChatRequest, Message
 from domain.engine.presence import LoadedModels
-from domain.job.cancel import JobCancellation, JobRetry
+from domain.job.cancel import JobCancellation
 from domain.job.request_dedup import Readership, RequestRepeat, job_to_join
-from domain.job.stranded import JobExpiry, JobReconciler, JobRelease, StrandedJobs
+from domain.job.stranded import DueJobs, JobReconciler, StrandedJobs
 from domain.job.submit import (
     JobSubmission,
     NewJob,
     idempotency_digest,
     is_repeat,
+    line_length,
     require_room,
 )
 from domain.values import JobId, JobStatus, Priority, SamplingWish, digest_of, rfc3339
@@ -149,22 +150,20 @@ class World:
         self._call(api, "cancel", partial(self.cancellation(api).cancel, job_id, reason="api"))
 
     def retry(self, api: Process, job_id: JobId) -> None:
-        ports = self.ports(api, "log", "queue", "backlog")
-        retries = JobRetry(ids=self.ids, payloads=self.log, **ports)
+        retries = self.cancellation(api)
         self._call(api, "retry", lambda: retries.retry(job_id, reason="api"))
 
     def expire(self, api: Process) -> None:
-        expiry = JobExpiry(
-            views=self._views(api), clock=self.clock, cancellation=self.cancellation(api)
-        )
-        self._call(api, "expire", expiry.expire_overdue)
+        self._call(api, "expire", self._due(api).expire_overdue)
 
     def release(self, api: Process) -> None:
         """Begin to release the held jobs that are due."""
-        release = JobRelease(
+        self._call(api, "release", self._due(api).release_due)
+
+    def _due(self, api: Process) -> DueJobs:
+        return DueJobs(
             views=self._views(api), clock=self.clock, cancellation=self.cancellation(api)
         )
-        self._call(api, "release", release.release_due)
 
     def strand(self, api: Process) -> None:
         """Begin to end the jobs whose model no worker has."""
@@ -351,8 +350,11 @@ class World:
                 jobs_max=QUEUE_LIMIT,
                 views=views,
                 eta=_NobodyKnows(),
-                model=command.submitted.bound_model,
-                has_own_line=self.models.is_absent,
+                length_of=partial(
+                    line_length,
+                    model=command.submitted.bound_model,
+                    has_own_line=self.models.is_absent,
+                ),
             )
         submission = JobSubmission(ids=self.ids, **self.ports(api, "log", "queue"))
         accepted = submission.submit(command, job_id=self.ids.job_id())

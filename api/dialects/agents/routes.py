@@ -105,7 +105,7 @@ def list_agents(app: App, request: Request) -> NewestPage[AgentObject]:
     With ``seen``, all that the log names, the latest seen first.
     """
     before = _BEFORE.read(request)
-    page = app.agent_records.page(
+    page = app.agent_views.page(
         limit=_LIMIT.read(request),
         before=AgentId(before) if before is not None else None,
         is_registered=not _SEEN.read(request),

@@ -243,7 +243,7 @@ def cancel_job(app: App, request: Request) -> JobObject:
 def retry_job(app: App, request: Request) -> Reply:
     """Enqueue a job again if it ended without an answer."""
     job_id = JobId(_JOB_ID.read(request))
-    app.retries.retry(job_id, reason="api")
+    app.cancellation.retry(job_id, reason="api")
     job = load_job(app, job_id, request.caller)
     headers = {"location": job["links"]["self"], "retry-after": _look_again(job)}
     return json_reply(job, status=202, headers=headers)
@@ -313,7 +313,7 @@ def _cancel_one(app: App, job: Job) -> tuple[Job, BulkResult]:
 
 
 def _retry_one(app: App, job: Job) -> tuple[Job, BulkResult]:
-    return app.retries.retry(job.id, reason="api"), "retried"
+    return app.cancellation.retry(job.id, reason="api"), "retried"
 
 
 def _bulk_row(job: Job, result: BulkResult, error: SemanticError | None = None) -> BulkRow:

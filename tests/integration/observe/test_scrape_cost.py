@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 from sqlalchemy import event
 
-from api.operate.metrics import AgentTotals, LogMetrics
+from api.app import App, MetricPorts
+from api.operate.metrics import LogMetrics
 from domain.engine.operate import EngineControls
 from domain.log.subscriptions import Subscriptions
 from domain.values import AgentId, StreamName
@@ -50,18 +52,17 @@ def metrics(path: Path) -> Iterator[tuple[SqlEventLog, LogMetrics, Steps]]:
     with open_log(url, clock=SystemClock()) as log:
         webhooks = SqlWebhookStore(url)
         controls = EngineControls(log=log, ids=RandomIds(), signals=FakeBroker().signals)
+        app = SimpleNamespace(
+            log=log,
+            metrics=MetricPorts(queue=log.views, usage=log.usage, agents_max=5),
+            webhook_store=webhooks,
+            controls=controls,
+            subscriptions=Subscriptions(log, RandomIds()),
+            clock=SystemClock(),
+        )
         yield (
             log,
-            LogMetrics(
-                log=log,
-                usage=log.usage,
-                agents=AgentTotals(log.usage, SystemClock(), agents_max=5),
-                queue=log.views,
-                webhooks=webhooks,
-                controls=controls,
-                subscriptions=Subscriptions(log, RandomIds()),
-                clock=SystemClock(),
-            ),
+            LogMetrics(cast("App", app)),
             Steps(log._readers, webhooks._readers),
         )
         webhooks.close()

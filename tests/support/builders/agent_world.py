@@ -27,7 +27,6 @@ class AgentWorld:
             views=self.log.views,
             payloads=self.log,
             ids=SequentialIds(),
-            listing=self.log.agents,
         )
 
     def register(self, name: str, profile: Profile | None = None) -> Agent:

@@ -27,7 +27,7 @@ from domain.engine.presence import LoadedModels
 from domain.engine.workers import WorkerPulse
 from domain.errors import SemanticError
 from domain.events.job import JobCompleted
-from domain.job.cancel import JobCancellation, JobRetry
+from domain.job.cancel import JobCancellation
 from domain.job.commit import commit
 from domain.job.submit import JobSubmission
 from domain.model.registry import ModelEntry, ModelRegistry, ServingModels
@@ -104,7 +104,6 @@ class FakeApi:
                 signals=self.broker.signals,
                 ids=ids,
             ),
-            retries=self._retries(ids),
             backlog=self.broker.items,
             source=self.broker.items,
             pulses=self.broker.pulses,
@@ -141,15 +140,6 @@ class FakeApi:
             models=self.models,
             clock=clock,
             admission=controls.admission,
-        )
-
-    def _retries(self, ids: SequentialIds) -> JobRetry:
-        return JobRetry(
-            log=self.log,
-            payloads=self.log,
-            queue=self.broker.queue,
-            backlog=self.broker.items,
-            ids=ids,
         )
 
     def counts(self, *, most: int = 256, wait_s: float = PATIENCE_S) -> BoundedCalls:

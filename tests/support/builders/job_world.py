@@ -7,12 +7,12 @@ from typing import Any, Self
 
 from domain.chat.items import StreamItem, Text
 from domain.chat.request import ChatRequest, Message
-from domain.job.cancel import JobCancellation, JobRetry
+from domain.job.cancel import JobCancellation
 from domain.job.commit import load_job
 from domain.job.fair_scheduler import TurnOrder
 from domain.job.run_attempt import JobRunner, RunResult
 from domain.job.state import Job
-from domain.job.stranded import JobExpiry, JobRelease
+from domain.job.stranded import DueJobs
 from domain.job.submit import Accepted, JobSubmission
 from domain.values import JobId, SamplingWish, StreamName, WorkerId
 from tests.support.builders.new_jobs import new_job
@@ -46,11 +46,7 @@ class JobWorld:
             signals=broker.signals,
             ids=ids,
         )
-        self.retries = JobRetry(
-            log=log, payloads=log, queue=broker.queue, backlog=broker.items, ids=ids
-        )
-        self.expiry = JobExpiry(views=log.views, clock=self.clock, cancellation=self.cancellation)
-        self.holds = JobRelease(views=log.views, clock=self.clock, cancellation=self.cancellation)
+        self.due = DueJobs(views=log.views, clock=self.clock, cancellation=self.cancellation)
         self.active = ActiveJobs()
         self.runner = self.new_worker("worker-1")
 
@@ -96,10 +92,10 @@ class JobWorld:
         cancel_if_recorded(job_id, self.active, self.log)
 
     def retry(self, job_id: JobId) -> Job:
-        return self.retries.retry(job_id, reason="api")
+        return self.cancellation.retry(job_id, reason="api")
 
     def expire(self) -> tuple[JobId, ...]:
-        return self.expiry.expire_overdue()
+        return self.due.expire_overdue()
 
     def job(self, job_id: JobId) -> Job:
         return load_job(job_id, log=self.log).job

@@ -51,4 +51,4 @@ def fill(log: SqlEventLog, jobs: int = 5) -> None:
 
 def agent_records(log: SqlEventLog) -> AgentRecords:
     """Return the agents of a log."""
-    return AgentRecords(log=log, views=log.views, payloads=log, ids=RandomIds(), listing=log.agents)
+    return AgentRecords(log=log, views=log.views, payloads=log, ids=RandomIds())

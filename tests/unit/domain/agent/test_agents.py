@@ -173,18 +173,18 @@ def test_of_two_deletions_the_second_finds_no_agent() -> None:
         world.delete("a")
 
 
-def test_a_page_has_registered_agents_by_default_the_latest_created_first() -> None:
+def test_a_page_of_registered_agents_has_the_latest_created_first() -> None:
     world = AgentWorld()
     for name, owner in (("a", "alice"), ("b", "bob"), ("c", "alice")):
         world.records.register(AgentId(name), Profile(), correlation_id="req-1", owner=Owner(owner))
     world.log.tell("agent-d", SAVED)
-    page = world.records.page(limit=2)
+    page = world.log.agents.page(is_registered=True, limit=2)
     assert ([view.id for view in page.agents], page.has_more) == (["c", "b"], True)
-    page = world.records.page(limit=2, before=AgentId("b"))
+    page = world.log.agents.page(is_registered=True, limit=2, before=AgentId("b"))
     assert ([view.id for view in page.agents], page.has_more) == (["a"], False)
-    page = world.records.page(limit=9, owner=Owner("alice"))
+    page = world.log.agents.page(is_registered=True, limit=9, owner=Owner("alice"))
     assert [view.id for view in page.agents] == ["c", "a"]
-    page = world.records.page(limit=9, is_registered=False)
+    page = world.log.agents.page(limit=9)
     assert [view.id for view in page.agents] == ["d", "c", "b", "a"]
 
 

@@ -143,7 +143,7 @@ def test_line_that_is_no_request_cannot_be_retried(error: InvalidRequest | Model
         world.step()
         job_id = job_of_line(batch_id, 0)
         with pytest.raises(NotRetryable, match=error.message):
-            world.retries.retry(job_id, reason="api")
+            world.cancellation.retry(job_id, reason="api")
         failed = world.log.load(StreamName(job_id))[-1]
         assert (failed.type, texts_of(failed)["message"]) == ("JobFailed", error.message)
 

@@ -52,11 +52,11 @@ def test_a_job_runs_with_the_answers_of_all_that_it_waits_for(world: JobWorld) -
     first, second = world.submit(), world.submit()
     last = _after(world, first, second, prompt="Sum up: {{after.0.text}} and {{ after.1.text }}")
     assert world.job(last).status is JobStatus.HELD
-    assert world.holds.release_due() == ()
+    assert world.due.release_due() == ()
     world.run(second)
-    assert world.holds.release_due() == ()
+    assert world.due.release_due() == ()
     world.run(first)
-    assert world.holds.release_due() == (last,)
+    assert world.due.release_due() == (last,)
     world.run(last)
     assert world.text(last) == "A sum."
     events = [decode_recorded(one) for one in world.log.load(StreamName(last))]
@@ -69,8 +69,8 @@ def test_one_job_may_release_many(world: JobWorld) -> None:
     first = world.submit()
     others = [_after(world, first) for _ in range(3)]
     world.run(first)
-    assert world.holds.release_due() == tuple(others)
-    assert world.holds.release_due() == ()
+    assert world.due.release_due() == tuple(others)
+    assert world.due.release_due() == ()
 
 
 def test_a_failed_predecessor_fails_its_successors_one_by_one(world: JobWorld) -> None:
@@ -78,7 +78,7 @@ def test_a_failed_predecessor_fails_its_successors_one_by_one(world: JobWorld) -
     second = _after(world, first)
     third = _after(world, second)
     world.cancel(first)
-    assert world.holds.release_due() == (second, third)
+    assert world.due.release_due() == (second, third)
     for job in (second, third):
         ended = world.job(job)
         assert (ended.status, ended.error) == (JobStatus.FAILED, "predecessor_failed")
@@ -90,7 +90,7 @@ def test_a_successor_may_be_skipped_instead(world: JobWorld) -> None:
     first = world.submit()
     second = _after(world, first, is_skippable=True)
     world.cancel(first)
-    world.holds.release_due()
+    world.due.release_due()
     assert world.job(second).status is JobStatus.CANCELLED
 
 
@@ -98,7 +98,7 @@ def test_a_successor_may_run_after_any_end(world: JobWorld) -> None:
     first = world.submit()
     ended = _after(world, first, prompt="Sum up: {{after.0.text}}", condition=AfterCondition.ENDED)
     world.cancel(first)
-    assert world.holds.release_due() == (ended,)
+    assert world.due.release_due() == (ended,)
     digest = world.job(ended).submitted.request
     assert ChatRequest.from_bytes(world.log.get(digest)).messages[0].content == "Sum up: "
 
@@ -107,14 +107,14 @@ def test_a_successor_whose_predecessor_is_retried_can_be_retried_too(world: JobW
     first = world.submit()
     second = _after(world, first, prompt="Sum up: {{after.0.text}}")
     world.cancel(first)
-    world.holds.release_due()
+    world.due.release_due()
     world.retry(first)
     assert world.retry(second).status is JobStatus.HELD
     assert world.broker.queue.take() == first
     assert world.broker.queue.take() is None
-    assert world.holds.release_due() == ()
+    assert world.due.release_due() == ()
     world.run(first)
-    assert world.holds.release_due() == (second,)
+    assert world.due.release_due() == (second,)
 
 
 def test_an_answer_that_was_erased_fails_what_waits_for_it(world: JobWorld) -> None:
@@ -124,7 +124,7 @@ def test_an_answer_that_was_erased_fails_what_waits_for_it(world: JobWorld) -> N
     output = world.job(first).output
     assert output is not None
     world.log.lose_payload(output)
-    world.holds.release_due()
+    world.due.release_due()
     assert (world.job(second).status, world.job(second).error) == (
         JobStatus.FAILED,
         "payload_missing",
@@ -135,9 +135,9 @@ def test_a_held_job_waits_for_its_instant_and_for_others(world: JobWorld) -> Non
     first = world.submit()
     second = _after(world, first, start_after="2026-01-01T00:00:05.000000Z")
     world.run(first)
-    assert world.holds.release_due() == ()
+    assert world.due.release_due() == ()
     world.clock.advance(5)
-    assert world.holds.release_due() == (second,)
+    assert world.due.release_due() == (second,)
 
 
 def test_the_timeline_names_what_a_job_waits_for() -> None:

@@ -35,10 +35,10 @@ def _hold(world: JobWorld, **facts: object) -> JobId:
 def test_a_held_job_enters_its_queue_at_its_instant(world: JobWorld) -> None:
     accepted = world.accept(command={"start_after": SOON})
     assert accepted.queued
-    assert world.holds.release_due() == ()
+    assert world.due.release_due() == ()
     assert world.broker.queue.take() is None
     world.clock.advance(5)
-    assert world.holds.release_due() == (accepted.job_id,)
+    assert world.due.release_due() == (accepted.job_id,)
     assert world.broker.queue.take() == accepted.job_id
     assert world.run(accepted.job_id) is RunResult.ENDED
     assert world.text(accepted.job_id) == ANSWER
@@ -48,8 +48,8 @@ def test_a_held_job_enters_its_queue_at_its_instant(world: JobWorld) -> None:
 def test_a_job_is_released_once_after_a_long_sleep(world: JobWorld) -> None:
     job_id = _hold(world)
     world.clock.advance(86_400)
-    assert world.holds.release_due() == (job_id,)
-    assert world.holds.release_due() == ()
+    assert world.due.release_due() == (job_id,)
+    assert world.due.release_due() == ()
     assert world.types(job_id) == ["JobSubmitted", "JobReleased"]
 
 
@@ -57,7 +57,7 @@ def test_a_release_without_the_broker_is_left_to_the_reconciler(world: JobWorld)
     job_id = _hold(world)
     world.clock.advance(5)
     world.broker.down = True
-    assert world.holds.release_due() == (job_id,)
+    assert world.due.release_due() == (job_id,)
     assert world.job(job_id).status is JobStatus.QUEUED
 
 
@@ -66,14 +66,14 @@ def test_a_held_job_can_be_cancelled_at_once(world: JobWorld) -> None:
     assert world.cancel(job_id).status is JobStatus.CANCELLED
     assert [item.is_terminal for item in world.items(job_id)] == [True]
     world.clock.advance(5)
-    assert world.holds.release_due() == ()
+    assert world.due.release_due() == ()
     assert world.broker.queue.take() is None
 
 
 def test_a_cancelled_hold_whose_process_died_is_ended(world: JobWorld) -> None:
     job_id = _hold(world)
     commit(job_id, JobCancelRequested(reason="api"), log=world.log, ids=world.ids)
-    assert world.holds.release_due() == (job_id,)
+    assert world.due.release_due() == (job_id,)
     assert world.job(job_id).status is JobStatus.CANCELLED
 
 

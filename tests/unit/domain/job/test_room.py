@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from domain.errors import InvalidRequest, MemoryFull, Overloaded, RateLimited
-from domain.job.submit import line_length, require_room, require_share
+from domain.job.submit import line_length, require_room
 from domain.values import JobId, Owner, Priority
 from tests.support.builders.job_world import JobWorld
 
@@ -68,7 +69,7 @@ def test_jobs_of_all_models_wait_in_one_line_unless_a_model_has_its_own(world: J
         jobs_max=1,
         views=world.log.views,
         eta=eta,
-        has_own_line=is_night,
+        length_of=partial(line_length, model=None, has_own_line=is_night),
     )
     with pytest.raises(Overloaded):
         require_room(
@@ -76,8 +77,7 @@ def test_jobs_of_all_models_wait_in_one_line_unless_a_model_has_its_own(world: J
             jobs_max=1,
             views=world.log.views,
             eta=eta,
-            model="night",
-            has_own_line=is_night,
+            length_of=partial(line_length, model="night", has_own_line=is_night),
         )
 
 
@@ -148,8 +148,10 @@ def test_waiting_jobs_of_one_key_leave_room_for_other_keys(world: JobWorld) -> N
     ann, bob = Owner("ann"), Owner("bob")
 
     def require(owner: Owner, jobs: int = 1) -> None:
-        require_share(Priority.INTERACTIVE, owner, jobs_max=4, views=views, eta=eta, jobs=jobs)
+        require_room(Priority.INTERACTIVE, jobs_max=4, views=views, eta=eta, jobs=jobs, owner=owner)
 
+    with pytest.raises(InvalidRequest, match="a key may have 2 jobs in the interactive queue"):
+        require(bob, jobs=3)
     for _ in range(2):
         require(ann)
         world.accept(command={"owner": ann})
@@ -158,5 +160,3 @@ def test_waiting_jobs_of_one_key_leave_room_for_other_keys(world: JobWorld) -> N
         require(ann)
     assert full.value.retry_after_s == 9
     require(bob)
-    with pytest.raises(InvalidRequest, match="a key may have 2 jobs in the interactive queue"):
-        require(bob, jobs=3)

@@ -157,7 +157,9 @@ class AgentMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_log_agrees(self) -> None:
-        listed = {agent.id for agent in self._records.page(limit=1000, before=None).agents}
+        listed = {
+            agent.id for agent in self.api.log.agents.page(limit=1000, is_registered=True).agents
+        }
         assert listed == set(self.lives)
         for name, life in self.lives.items():
             agent = self._records.load(AgentId(name))
