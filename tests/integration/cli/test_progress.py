@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from ops.cli import progress
-from ops.cli.progress import ProgressLine, status_line, watch, words_of
+from ops.cli.output import ProgressLine
+from ops.cli.progress import status_line, watch, words_of
 from ops.clients.http_client import HttpClient
 from tests.support.polling import scaled, wait_until
 from tests.support.processes.stand_in_jobs import OVERVIEW, StandInJobs
