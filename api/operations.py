@@ -206,11 +206,11 @@ class RouteTable:
         """Return that a path does not exist, and which one may be meant."""
         paths = {"/" + "/".join(pattern) for pattern, _ in self._patterns if _UI not in pattern}
         of_ollama = sorted(path for path in paths if path.startswith("/api/"))
+        if route_path.startswith("/api/"):
+            return f"there is nothing at this path; of Ollama's API use {', '.join(of_ollama)}"
         near = get_close_matches(route_path[:_NEAR_CHARS_MAX], sorted(paths), 1)
         if near:
             return f"there is nothing at this path; did you mean {near[0]}?"
-        if route_path.startswith("/api/"):
-            return f"there is nothing at this path; of Ollama's API use {', '.join(of_ollama)}"
         return "there is nothing at this path; all paths stand in /openapi.json"
 
 

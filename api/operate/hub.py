@@ -19,7 +19,7 @@ from ops.models.hub_cache import is_hub_id
 from ops.models.suggest import HubSearch, Suggestions, search_hub, suggestions
 
 #: Characters of a search.
-_WORDS: Final = r"[^\x00-\x1f\x7f]{1,100}"
+_WORDS: Final = r"^[ -~]{1,100}$"
 #: Downloads that are listed.
 _DOWNLOADS_MAX: Final = 10
 

@@ -15,8 +15,7 @@ from domain.values import JobStatus
 from ops.cli.client import ask, ask_if_running, follow, service
 from ops.cli.log.as_of import AsOfOption, log_if_any, print_past_job, print_past_jobs
 from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
-from ops.cli.output import echo, echo_data, print_json, print_pairs, print_table
-from ops.cli.progress import ProgressLine
+from ops.cli.output import ProgressLine, echo, echo_data, print_json, print_pairs, print_table
 from ops.cli.webhooks import webhook_line
 from ops.clients.http_client import HttpClient
 from ops.exit_codes import ExitCode

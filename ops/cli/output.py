@@ -53,6 +53,39 @@ class DataOutput:
         self.flush()
 
 
+#: To the first column, and without what stood in the line.
+_CLEAR: Final = "\r\x1b[K"
+
+
+class ProgressLine:
+    """One line of stderr that is overwritten; nothing where stderr is no terminal."""
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stderr.isatty()
+        self._shown = ""
+
+    def show(self, words: str) -> None:
+        """Show words in place of those before; none clears the line."""
+        if self._is_terminal and words != self._shown:
+            self._shown = words
+            sys.stderr.write(_CLEAR + visible_line(words))
+            sys.stderr.flush()
+
+    def show_item(self, item: Mapping[str, Any]) -> None:
+        """Show an item of progress of a stream; another item clears the line."""
+        if item["kind"] != "progress":
+            self.show("")
+        elif item["phase"] == "prefill":
+            self.show(reading(item["done"], item["total"]))
+        else:
+            self.show(f"waits; {item['total']:,} before it")
+
+
+def reading(done: int, total: int) -> str:
+    """Return how far a prompt is read."""
+    return f"reads the prompt: {done:,} of {total:,} tokens"
+
+
 _GAP = "  "
 
 

@@ -5,61 +5,27 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from ops.cli.output import ProgressLine, reading
 from ops.clients.http_client import HttpClient, Refused, Unreachable
 from ops.data_dir.permissions import replace_file
 from ops.terminal_text import visible_line
 
 #: Seconds between two looks at the service.
 LOOK_S: Final = 1.0
-#: To the first column, and without what stood in the line.
-_CLEAR: Final = "\r\x1b[K"
 _ON_READING: Final = frozenset({"start", "restore", "prefill"})
-
-
-class ProgressLine:
-    """One line of stderr that is overwritten; nothing where stderr is no terminal."""
-
-    def __init__(self) -> None:
-        self._is_terminal = sys.stderr.isatty()
-        self._shown = ""
-
-    def show(self, words: str) -> None:
-        """Show words in place of those before; none clears the line."""
-        if self._is_terminal and words != self._shown:
-            self._shown = words
-            sys.stderr.write(_CLEAR + visible_line(words))
-            sys.stderr.flush()
-
-    def show_item(self, item: Mapping[str, Any]) -> None:
-        """Show an item of progress of a stream; another item clears the line."""
-        if item["kind"] != "progress":
-            self.show("")
-        elif item["phase"] == "prefill":
-            self.show(reading(item["done"], item["total"]))
-        else:
-            self.show(f"waits; {item['total']:,} before it")
-
-
-def reading(done: int, total: int) -> str:
-    """Return how far a prompt is read."""
-    return f"reads the prompt: {done:,} of {total:,} tokens"
 
 
 def words_of(overview: Mapping[str, Any]) -> str:
     """Return what the service does, in one line; empty where it rests."""
     running: Sequence[Mapping[str, Any]] = overview["running"]
-    words = [
-        reading(row["read_tokens"], row["prompt_tokens"])
-        for row in running
-        if row["phase"] in _ON_READING and row["prompt_tokens"]
-    ][:1]
+    words = list(filter(None, [reading_of(overview)]))
     if writing := [row for row in running if row["phase"] == "decode"]:
         tokens_per_s = sum(row["tokens_per_s"] or 0 for row in writing)
         answers = "an answer" if len(writing) == 1 else f"{len(writing)} answers"
@@ -67,6 +33,14 @@ def words_of(overview: Mapping[str, Any]) -> str:
     if waiting := overview["rates"]["queue_depth"]:
         words.append(f"{waiting:,} waiting")
     return " · ".join(words)
+
+
+def reading_of(overview: Mapping[str, Any]) -> str:
+    """Return how far the first prompt that is read is; empty where none is."""
+    for row in overview["running"]:
+        if row["phase"] in _ON_READING and row["prompt_tokens"]:
+            return reading(row["read_tokens"], row["prompt_tokens"])
+    return ""
 
 
 def start_watch(client: HttpClient, line: Path | None) -> None:
@@ -81,10 +55,16 @@ def start_watch(client: HttpClient, line: Path | None) -> None:
     if os.fork():
         return
     try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the agent
+        # Ctrl-C is for the agent, and a closed terminal ends it; then its file goes.
+        for number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
         _leave_streams(keeps_stderr=line is None)
-        show = ProgressLine().show if line is None else _writer(line)
-        watch(client, show, lambda: os.getppid() == parent)
+        goes_on = partial(_is_parent, parent)
+        if line is None:
+            # The answer of the agent comes into the same line, so this one leaves it early.
+            watch(client, reading_of, ProgressLine().show, goes_on, pause_s=LOOK_S / 4)
+        else:
+            watch(client, words_of, _writer(line), goes_on, pause_s=LOOK_S)
     finally:
         if line is not None:
             with suppress(OSError):
@@ -92,18 +72,28 @@ def start_watch(client: HttpClient, line: Path | None) -> None:
         os._exit(0)
 
 
-def watch(client: HttpClient, show: Callable[[str], None], goes_on: Callable[[], bool]) -> None:
-    """Show what the service does, again and again."""
+def watch(
+    client: HttpClient,
+    words: Callable[[Mapping[str, Any]], str],
+    show: Callable[[str], None],
+    goes_on: Callable[[], bool],
+    *,
+    pause_s: float,
+) -> None:
+    """Show what the service does, again and again; nothing more once the agent has ended."""
     while goes_on():
         try:
-            words = words_of(client.ask("GET", "/admin/overview"))
+            found = words(client.ask("GET", "/admin/overview"))
         except (Refused, Unreachable, ValueError):
-            words = ""
-        with suppress(OSError):
-            show(words)
-        time.sleep(LOOK_S)
-    with suppress(OSError):
-        show("")
+            found = ""
+        if goes_on():
+            with suppress(OSError):
+                show(found)
+        time.sleep(pause_s)
+
+
+def _is_parent(process: int) -> bool:
+    return os.getppid() == process
 
 
 def status_line(line: Path) -> dict[str, Any]:

@@ -30,6 +30,7 @@ VIEWS = (
     "batches",
     "schedules",
     "webhooks",
+    "models",
     "setup",
 )
 CANCEL = "section[aria-label=Running] button"
@@ -117,8 +118,10 @@ def test_every_view_shows_what_the_key_may_see_without_a_refusal(
     for view in (*VIEWS, f"jobs/{jobs['ann']}"):
         browser.open(view)
         browser.wait(lambda: browser.find("main h1"), f"the view {view!r}")
-        note = browser.text(".key-note")
-        assert (name in note) == (name != "root"), note
+        # A busy service may answer the question for the key's scope a second time only.
+        browser.wait(
+            lambda: (name in browser.text(".key-note")) == (name != "root"), "the note of the key"
+        )
         if view in {"", "events", "agents/ann-1"}:
             assert violations(browser) == []
     browser.click(".job-text label")

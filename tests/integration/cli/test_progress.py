@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from ops.cli import progress
-from ops.cli.progress import ProgressLine, status_line, watch, words_of
+from ops.cli.output import ProgressLine
+from ops.cli.progress import reading_of, status_line, watch, words_of
 from ops.clients.http_client import HttpClient
 from tests.support.polling import scaled, wait_until
 from tests.support.processes.stand_in_jobs import OVERVIEW, StandInJobs
@@ -145,15 +145,15 @@ def test_the_line_names_what_is_read_written_and_waiting(
     assert words_of({"running": running, "rates": {"queue_depth": waiting}}) == words
 
 
-def test_a_service_that_is_away_clears_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "LOOK_S", 0.0)
+def test_a_service_that_is_away_clears_the_line_and_an_agent_that_ended_keeps_it() -> None:
     shown: list[str] = []
     with StandInJobs() as api:
         client = HttpClient(base_url=f"http://127.0.0.1:{api.port}")
-        watch(client, shown.append, _times(1))
-    watch(client, shown.append, _times(1))
-    assert words_of(OVERVIEW) == shown[0] != ""
-    assert shown[1:] == ["", "", ""]
+        watch(client, words_of, shown.append, _times(2), pause_s=0)
+        watch(client, words_of, shown.append, _times(1), pause_s=0)  # it ended during the request
+    watch(client, words_of, shown.append, _times(2), pause_s=0)
+    assert shown == [words_of(OVERVIEW), ""]
+    assert reading_of(OVERVIEW) == _READS
 
 
 def _times(count: int) -> Callable[[], bool]:

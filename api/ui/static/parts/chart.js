@@ -87,7 +87,7 @@ function options(place, tone, format, columns, top, setAt) {
   return {
     width: place.clientWidth || 200,
     height: HEIGHT_PX,
-    padding: [6, 0, 6, 0],
+    padding: [6, 14, 0, 0],
     legend: { show: false },
     cursor: { y: false, drag: { x: false, y: false }, points: { size: 5 } },
     hooks: { setCursor: [(one) => setAt(one.cursor.idx ?? null)] },
