@@ -235,11 +235,7 @@ class AssembledAnswer:
         """Return the answer of a completed job."""
         answer = cls(vectors=stored.vectors)
         answer.blocks += map(_block, stored.parts())
-        answer.ending = Finished(
-            stop_reason=StopReason(view.stop_reason or StopReason.END_TURN),
-            usage=view.usage,
-            stop_sequence=view.stop_sequence,
-        )
+        answer.ending = view.ending
         return answer
 
     def add(self, item: StreamItem) -> None:

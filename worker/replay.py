@@ -121,10 +121,9 @@ def replay(
     except SemanticError as error:
         raise ReplayRefused(Refusal.CANNOT_COMPUTE, error.message) from error
     parting = parting_of(stored.text, answer.text) if is_against else None
-    if is_against:
-        verdict, message = _verdict_against(card.id, parting)
-    else:
-        verdict, message = _verdict(recording, expected, answer)
+    verdict, message = (
+        _verdict_against(card.id, parting) if is_against else _verdict(recording, expected, answer)
+    )
     return Replayed(
         job=recording.job,
         verdict=verdict,

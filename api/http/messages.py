@@ -9,7 +9,21 @@ from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final, Protocol, runtime_checkable
+from functools import cache
+from typing import (
+    Any,
+    Final,
+    Generic,
+    Literal,
+    NotRequired,
+    Protocol,
+    TypeVar,
+    get_origin,
+    get_type_hints,
+    runtime_checkable,
+)
+
+from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
 from domain.log.trace import TraceContext, new_trace
 from domain.values import JobId, Owner
@@ -276,3 +290,82 @@ def _numbers(value: object) -> list[Any]:
     if isinstance(value, array):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} is no JSON value")
+
+
+RowT = TypeVar("RowT", bound=Mapping[str, Any])
+ObjectT = TypeVar("ObjectT", bound=Mapping[str, Any])
+
+
+def shown(kind: type[ObjectT], *sources: object, **members: Any) -> ObjectT:  # noqa: ANN401 - any JSON value
+    """Return the required members of an object of a reply, in the order of its type.
+
+    A member that is not given is the attribute of that name of the first source that has one.
+    """
+    found: Any = {
+        name: members[name]
+        if name in members
+        else next(getattr(one, name) for one in sources if hasattr(one, name))
+        for name in _required(kind)
+    }
+    return found  # type: ignore[no-any-return]  # its members are those of the type
+
+
+@cache
+def _required(kind: type) -> tuple[str, ...]:
+    hints = get_type_hints(kind, include_extras=True)
+    return tuple(name for name, hint in hints.items() if get_origin(hint) is not NotRequired)
+
+
+class Rows(TypedDict, Generic[RowT]):
+    """A page; ``after`` or ``after_id`` with ``last_id`` returns the next one."""
+
+    data: list[RowT]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+
+
+class Listing(Rows[RowT], Generic[RowT]):
+    """A page; ``after=<last_id>`` returns the next one."""
+
+    object: Literal["list"]
+
+
+class NewestPage(TypedDict, Generic[RowT]):
+    """A page, newest first; ``before=<next_before>`` returns the next one."""
+
+    object: Literal["list"]
+    data: list[RowT]
+    has_more: bool
+    next_before: str | None
+
+
+class Deleted(TypedDict):
+    """The reply to a deletion."""
+
+    id: str
+    object: str
+    deleted: Literal[True]
+
+
+def rows_of(data: list[RowT], *, has_more: bool) -> Rows[RowT]:
+    """Return a page of rows that have ids."""
+    first, last = (str(data[0]["id"]), str(data[-1]["id"])) if data else (None, None)
+    return {"data": data, "has_more": has_more, "first_id": first, "last_id": last}
+
+
+def listing_of(data: list[RowT], *, has_more: bool) -> Listing[RowT]:
+    """Return a page of rows that have ids."""
+    return {"object": "list", **rows_of(data, has_more=has_more)}
+
+
+def newest_page(data: list[RowT], *, has_more: bool) -> NewestPage[RowT]:
+    """Return a page of rows that have ids, newest first."""
+    before = str(data[-1]["id"]) if has_more else None
+    return {"object": "list", "data": data, "has_more": has_more, "next_before": before}
+
+
+def deleted_reply(name: str, kind: str) -> Reply:
+    """Reply that an object is deleted; ``kind`` is its member ``object``."""
+    reply: Deleted = {"id": name, "object": kind, "deleted": True}
+    return json_reply(reply)

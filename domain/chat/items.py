@@ -113,11 +113,16 @@ class ToolEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """The job completed or was cancelled; terminal."""
+    """The job completed or was cancelled; terminal.
+
+    Attributes:
+        at: RFC 3339 instant of that event in the log.
+    """
 
     stop_reason: StopReason
     usage: Usage
     stop_sequence: str | None = None
+    at: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,6 @@ from typing import Protocol
 
 from domain.chat.items import StreamItem
 from domain.chat.ports import Cancellable
-from domain.events.job import JobSubmitted
-from domain.job.fair_scheduler import line_of
 from domain.values import (
     JobId,
     Priority,
@@ -59,17 +57,6 @@ class JobQueue(Protocol):
             Whether it was waiting, or in the hands of a worker that is gone; ``False`` if a worker
             has or had it.
         """
-
-
-def enqueue(queue: JobQueue, job_id: JobId, submitted: JobSubmitted) -> bool:
-    """Enqueue a job as it was submitted; see ``JobQueue.enqueue``."""
-    return queue.enqueue(
-        job_id,
-        submitted.priority,
-        line=line_of(submitted.agent, submitted.owner),
-        model=submitted.bound_model,
-        urgency=submitted.urgency,
-    )
 
 
 class ItemSink(Protocol):

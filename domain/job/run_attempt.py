@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from domain.chat.generation import GenerationTask, Outcome, PreparedPrompt
-from domain.chat.items import Body, Failed, Finished, Started, StreamItem
+from domain.chat.items import Body, Failed, Started, StreamItem
 from domain.chat.ports import GenerationHandle, InferenceEngine
 from domain.chat.stored_answer import StoredAnswer
 from domain.errors import (
@@ -359,11 +359,6 @@ def _finish(task: GenerationTask, outcome: Outcome, runner: JobRunner) -> RunRes
         return _attempt_failed(task, outcome.failure, runner)
     payload = StoredAnswer.from_outcome(outcome).to_bytes()
     output = digest_of(payload)
-    terminal: Finished | Failed = Finished(
-        stop_reason=outcome.stop_reason,
-        usage=outcome.usage,
-        stop_sequence=outcome.stop_sequence,
-    )
     if outcome.stop_reason is StopReason.CANCELLED:
         if not load_job(job_id, log=runner.log).job.cancel_requested:
             # Cancellations are recorded before they are signalled, so this is a defect.
@@ -384,9 +379,7 @@ def _finish(task: GenerationTask, outcome: Outcome, runner: JobRunner) -> RunRes
             timings=outcome.timings,
         )
     ended = commit(job_id, proposal, log=runner.log, ids=runner.ids, payloads={output: payload})
-    if ended.status is JobStatus.EXPIRED:
-        terminal = ending_of(ended)
-    _publish(task, outcome.next_item, terminal, runner)
+    _publish(task, outcome.next_item, ending_of(ended), runner)
     return RunResult.ENDED
 
 

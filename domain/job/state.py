@@ -217,6 +217,7 @@ class Job:
                     stop_reason=self.stop_reason,
                     usage=self.usage,
                     stop_sequence=self.stop_sequence,
+                    at=self.finished_at,
                 )
             case JobStatus.FAILED | JobStatus.EXPIRED:
                 # After a change of the model a new request is answered by the present one.

@@ -26,10 +26,10 @@ from domain.errors import (
 )
 from domain.events.job import AttemptFailed, JobReleased
 from domain.job.cancel import JobCancellation
-from domain.job.commit import commit, load_job
+from domain.job.commit import commit, enqueue, load_job
 from domain.job.decisions import failed_attempt
 from domain.job.listing import JobViews
-from domain.job.ports import JobQueue, enqueue
+from domain.job.ports import JobQueue
 from domain.job.state import DEADLINE, MODEL_ABSENT, Job
 from domain.job.terminal_item import read_emitted
 from domain.ports import Clock

@@ -19,10 +19,10 @@ from domain.errors import (
     UniqueJobExists,
 )
 from domain.events.job import EmbeddingRequested, JobAttached, JobSubmitted
-from domain.job.commit import commit, load_job
+from domain.job.commit import commit, enqueue, load_job
 from domain.job.eta import EtaSource, retry_after_s
 from domain.job.listing import JobViews, metadata_of, tags_of
-from domain.job.ports import JobQueue, enqueue
+from domain.job.ports import JobQueue
 from domain.job.state import first_status
 from domain.log.ports import EventLog
 from domain.log.record import Draft

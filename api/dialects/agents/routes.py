@@ -32,14 +32,24 @@ from api.dialects.agents.bodies import (
     TurnBody,
 )
 from api.dialects.agents.turns import add_turn, changed_profile, profile_of
-from api.dialects.encoding import Deleted, NewestPage, deleted_reply, newest_page, shown
 from api.dialects.generate import ATTACHED_HEADER, QUEUE_FULL
 from api.dialects.jobs.bodies import JobObject
 from api.dialects.jobs.objects import cache_object
 from api.dialects.jobs.routes import accepted_reply
 from api.dialects.jobs.wire import NativeEncoder
 from api.http.bodies import parse_body
-from api.http.messages import JOB_HEADER, Reply, Request, StreamReply, json_reply
+from api.http.messages import (
+    JOB_HEADER,
+    Deleted,
+    NewestPage,
+    Reply,
+    Request,
+    StreamReply,
+    deleted_reply,
+    json_reply,
+    newest_page,
+    shown,
+)
 from api.http.operation import (
     IDEMPOTENCY_KEY,
     PREFERRED_WAIT_S,

@@ -21,10 +21,9 @@ from api.dialects.batches.objects import (
     blocks_of,
     later,
 )
-from api.dialects.encoding import Rows, rows_of, shown
 from api.dialects.generate import USER_TURN
 from api.http.bodies import BATCH, Items, parse_body
-from api.http.messages import Request, StreamReply
+from api.http.messages import Request, Rows, StreamReply, rows_of, shown
 from api.http.operation import Operation, page_size, path, text
 from domain.batch.jsonl import pack
 from domain.batch.state import Batch, BatchState

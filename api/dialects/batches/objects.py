@@ -13,10 +13,9 @@ from typing_extensions import TypedDict  # pydantic reads only this one below Py
 
 from api.app import App
 from api.dialects.batches.lines import ANTHROPIC, OPENAI_ENDPOINTS
-from api.dialects.encoding import shown
 from api.generation import start_after_of
 from api.http.bodies import RequestBody, StartAfter, WebhookBody
-from api.http.messages import Request
+from api.http.messages import Request, shown
 from domain.batch.batches import Page
 from domain.batch.ports import FILE_PREFIX, FileId
 from domain.batch.state import BATCH_PREFIX, Batch, BatchId

@@ -23,12 +23,20 @@ from api.dialects.batches.objects import (
     later,
     new_file_id,
 )
-from api.dialects.encoding import Deleted, Listing, deleted_reply, listing_of, shown
 from api.dialects.openai_chat.bodies import CachedTokens, ReasoningTokens
 from api.errors import TransportError
 from api.generation import unix_seconds
 from api.http.bodies import KeptSeconds, Name, Pairs, RequestBody, parse_body
-from api.http.messages import Reply, Request, StreamReply
+from api.http.messages import (
+    Deleted,
+    Listing,
+    Reply,
+    Request,
+    StreamReply,
+    deleted_reply,
+    listing_of,
+    shown,
+)
 from api.http.multipart import parse_upload
 from api.http.operation import Operation, Order, choice, page_size, path, text
 from domain.batch.driver import file_of_part

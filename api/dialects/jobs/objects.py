@@ -7,7 +7,7 @@ from typing import Final
 
 from api.app import App
 from api.dialects.embeddings import base64_of
-from api.dialects.encoding import response_logprobs, shown
+from api.dialects.encoding import response_logprobs
 from api.dialects.jobs.bodies import (
     AfterObject,
     JobCache,
@@ -21,7 +21,7 @@ from api.dialects.jobs.bodies import (
     WaitingName,
     WebhookObject,
 )
-from api.http.messages import Caller
+from api.http.messages import Caller, shown
 from domain.audit.recent_ends import CacheDiagnosis
 from domain.chat.stored_answer import StoredAnswer
 from domain.errors import JobNotFound

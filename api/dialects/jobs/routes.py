@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import Final
 
 from api.app import App
-from api.dialects.encoding import NewestPage, newest_page, shown
 from api.dialects.generate import ATTACHED_HEADER, KEY_REUSED, MODEL_UNKNOWN, QUEUE_FULL
 from api.dialects.jobs import wire as native
 from api.dialects.jobs.bodies import (
@@ -48,7 +47,16 @@ from api.http.bodies import (
     WEBHOOK_ID_PATTERN,
     parse_body,
 )
-from api.http.messages import JOB_HEADER, Reply, Request, StreamReply, json_reply
+from api.http.messages import (
+    JOB_HEADER,
+    NewestPage,
+    Reply,
+    Request,
+    StreamReply,
+    json_reply,
+    newest_page,
+    shown,
+)
 from api.http.operation import (
     IDEMPOTENCY_KEY,
     PREFERRED_WAIT_S,

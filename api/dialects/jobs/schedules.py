@@ -10,12 +10,11 @@ from pydantic import Field
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
 from api.app import App
-from api.dialects.encoding import Deleted, deleted_reply, shown
 from api.dialects.generate import MODEL_UNKNOWN
 from api.dialects.jobs import wire as native
 from api.dialects.jobs.bodies import JobBody
 from api.http.bodies import NativeBody, load_json, parse_body
-from api.http.messages import Caller, Reply, Request
+from api.http.messages import Caller, Deleted, Reply, Request, deleted_reply, shown
 from api.http.operation import Operation, path
 from api.submit import accept_job, bound_model
 from domain.batch.schedules import Schedule, ScheduleId, ScheduleRunner

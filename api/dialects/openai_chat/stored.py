@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from api.app import App
-from api.dialects.encoding import Deleted, Listing, deleted_reply, listing_of
 from api.dialects.openai_chat.bodies import (
     COMPLETION_ID_PATTERN,
     CompletionChangeBody,
@@ -18,7 +17,7 @@ from api.dialects.openai_chat.completions import CompletionEnvelope, assemble
 from api.dialects.openai_chat.parse import ChatKind, stored_form
 from api.generation import AssembledAnswer, job_hex, unix_seconds
 from api.http.bodies import parse_body
-from api.http.messages import Reply, Request
+from api.http.messages import Deleted, Listing, Reply, Request, deleted_reply, listing_of
 from api.http.operation import Operation, Order, PageOfRows, choice, page_size, path, text
 from domain.errors import CompletionNotFound, PayloadMissing
 from domain.events.job import JobHidden, JobRelabelled
@@ -101,7 +100,7 @@ def delete_chat_completion(app: App, request: Request) -> Reply:
 
 def list_chat_completion_messages(app: App, request: Request) -> Listing[dict[str, Any]]:
     """List the messages of the request of a stored chat completion."""
-    completion_id = _COMPLETION_ID.read(request)
+    completion_id, wanted = _COMPLETION_ID.read(request), _read_page(request)
     found = _find(app, completion_id)
     messages = []
     for number, message in enumerate(found.messages):
@@ -109,7 +108,7 @@ def list_chat_completion_messages(app: App, request: Request) -> Listing[dict[st
         text, parts = (None, content) if isinstance(content, list) else (content, None)
         row = {"id": f"{completion_id}-{number}", **message}
         messages.append(row | {"content": text, "content_parts": parts})
-    page, more = _read_page(request).of(messages)
+    page, more = wanted.of(messages)
     return listing_of(page, has_more=more)
 
 

@@ -21,7 +21,7 @@ from api.dialects.openai_responses.tools import (
     call_prefix,
     is_complete,
 )
-from api.generation import AssembledAnswer, Block, ending_or_error, job_hex
+from api.generation import AssembledAnswer, Block, ending_or_error, job_hex, unix_seconds
 from domain.audit.recent_ends import CacheDiagnosis
 from domain.chat.divergence import Cause
 from domain.chat.items import (
@@ -54,7 +54,6 @@ class ResponseEnvelope:
         created_s: Unix seconds of acceptance.
         diagnosis: What the cache had of the prompt, if the request asks and the prompt is known.
         sampling: Of the attempt, once one has begun; a live stream does not have it.
-        completed_s: Unix seconds of the end; a live stream does not have it.
     """
 
     job_id: JobId
@@ -62,7 +61,6 @@ class ResponseEnvelope:
     requested: RequestedFields
     diagnosis: CacheDiagnosis | None = None
     sampling: Sampling | None = None
-    completed_s: int | None = None
 
     @property
     def id(self) -> str:
@@ -83,6 +81,7 @@ def response_object(
     usage: Usage | None = None,
     error: SemanticError | None = None,
     incomplete: str | None = None,
+    completed_s: int | None = None,
 ) -> ResponseObject:
     """Return the response object."""
     members: dict[str, Any] = {
@@ -99,7 +98,7 @@ def response_object(
         "object": "response",
         "created_at": envelope.created_s,
         "status": status,
-        "completed_at": envelope.completed_s if status == "completed" else None,
+        "completed_at": completed_s,
         **envelope.requested.echo,  # type: ignore[typeddict-item]  # echo has the rest
         **_sampled(envelope),
         **members,
@@ -180,7 +179,10 @@ def ended_response(envelope: ResponseEnvelope, answer: AssembledAnswer) -> Respo
         output = [compaction_item(envelope.job_id, summary_of(answer))]
     else:
         output = output_items(envelope, answer.blocks, last="completed")
-    return response_object(envelope, "completed", output=output, usage=usage)
+    completed_s = None if end.at is None else unix_seconds(end.at)
+    return response_object(
+        envelope, "completed", output=output, usage=usage, completed_s=completed_s
+    )
 
 
 def unfinished_status(envelope: ResponseEnvelope, status: JobStatus) -> ResponseStatus:

@@ -32,7 +32,6 @@ from api.dialects.openai_responses.parse import (
 from api.dialects.openai_responses.requested import Item, RequestedFields, decode_fields
 from api.generation import AssembledAnswer, job_hex, unix_seconds
 from api.http.messages import Caller
-from domain.chat.items import Failed, Finished
 from domain.chat.stored_answer import StoredAnswer
 from domain.errors import (
     InvalidRequest,
@@ -43,7 +42,7 @@ from domain.errors import (
 )
 from domain.job.commit import load_job
 from domain.job.state import Job
-from domain.values import JobId, JobStatus, StopReason
+from domain.values import JobId, JobStatus
 
 
 def current_response(
@@ -60,19 +59,8 @@ def current_response(
         status = JobStatus.QUEUED if view is None else view.status
         return response_object(envelope, unfinished_status(envelope, status))
     answer = AssembledAnswer() if stored is None else AssembledAnswer.from_stored(view, stored)
-    answer.ending = _ending(view)
+    answer.ending = view.ending
     return ended_response(envelope, answer)
-
-
-def _ending(view: Job) -> Finished | Failed:
-    if view.error is not None or view.stop_reason is None:
-        message = view.error_message or "the job failed"
-        return Failed(error=view.error or "failure", message=message, retryable=False)
-    return Finished(
-        stop_reason=StopReason(view.stop_reason),
-        usage=view.usage,
-        stop_sequence=view.stop_sequence,
-    )
 
 
 #: Responses of one conversation; each is read from the log at every turn.
@@ -254,7 +242,6 @@ def _load_job(app: App, job_id: JobId) -> StoredResponse:
         created_s=unix_seconds(job.created_at),
         requested=requested,
         sampling=None if job.started is None else job.started.sampling,
-        completed_s=None if job.finished_at is None else unix_seconds(job.finished_at),
     )
     return StoredResponse(envelope=envelope, job=job)
 

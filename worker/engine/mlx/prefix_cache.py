@@ -24,9 +24,9 @@ from domain.values import WaitingFor
 from worker.cachestore.reports import ContextSaved, ContextStarted, Manifest, OnContext, ignore
 from worker.cachestore.tier import DiskTier
 from worker.cachestore.writer import WriteState
-from worker.engine.mlx.context_ends import ContextEnds, TrackedSequence
 from worker.engine.mlx.fingerprint import block_fingerprint, computation_of
 from worker.engine.mlx.kv.context_caches import ContextCaches, ContextStore
+from worker.engine.mlx.kv.context_ends import ContextEnds, TrackedSequence
 from worker.engine.mlx.kv.context_saver import FLUSH_S, STOPPED, ContextSaver
 from worker.engine.mlx.kv.row_opening import RowOpening
 from worker.engine.mlx.kv.start_plan import (
