@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from domain.engine.workers import ControlSignals
 from domain.errors import NotRetryable, QueueUnavailable
 from domain.events.job import JobCancelled, JobCancelRequested, JobRetried
-from domain.job.commit import commit, enqueue, load_job
+from domain.job.commit import commit, load_job
 from domain.job.decisions import require_retryable
-from domain.job.fair_scheduler import line_of
+from domain.job.fair_scheduler import enqueue, line_of
 from domain.job.ports import ItemBacklog, ItemSink, JobQueue
 from domain.job.state import Job
 from domain.job.terminal_item import republish_end

@@ -12,10 +12,8 @@ from domain.chat.generation import GenerationTask, Outcome
 from domain.chat.items import Failed
 from domain.chat.request import ChatRequest
 from domain.errors import JobNotFound, Unavailable
-from domain.events.job import JobEvent, JobSubmitted
+from domain.events.job import JobEvent
 from domain.job.decisions import JobProposal, decide, failed_attempt
-from domain.job.fair_scheduler import line_of
-from domain.job.ports import JobQueue
 from domain.job.state import Job, fold_recorded
 from domain.log.folded_stream import again_after_conflicts
 from domain.log.ports import EventLog
@@ -177,14 +175,3 @@ def end_own_attempt(
         return loaded
     commit(job.id, failed_attempt(attempt=job.attempt, failure=_INTERRUPTED), log=log, ids=ids)
     return load_job(job.id, log=log)
-
-
-def enqueue(queue: JobQueue, job_id: JobId, submitted: JobSubmitted) -> bool:
-    """Enqueue a job as it was submitted; see ``JobQueue.enqueue``."""
-    return queue.enqueue(
-        job_id,
-        submitted.priority,
-        line=line_of(submitted.agent, submitted.owner),
-        model=submitted.bound_model,
-        urgency=submitted.urgency,
-    )

@@ -23,6 +23,8 @@ from enum import IntEnum
 from typing import Protocol
 
 from domain.engine.workers import AgentQueueState, TurnState
+from domain.events.job import JobSubmitted
+from domain.job.ports import JobQueue
 from domain.values import JobId, Priority
 
 #: While both queues wait, one turn in so many goes to a batch job.
@@ -266,3 +268,14 @@ class FairScheduler(Protocol):
 
     def request_turn(self, job: TurnRequest) -> QueueTurn:
         """Take a place in the order."""
+
+
+def enqueue(queue: JobQueue, job_id: JobId, submitted: JobSubmitted) -> bool:
+    """Enqueue a job as it was submitted; see ``JobQueue.enqueue``."""
+    return queue.enqueue(
+        job_id,
+        submitted.priority,
+        line=line_of(submitted.agent, submitted.owner),
+        model=submitted.bound_model,
+        urgency=submitted.urgency,
+    )

@@ -26,8 +26,9 @@ from domain.errors import (
 )
 from domain.events.job import AttemptFailed, JobReleased
 from domain.job.cancel import JobCancellation
-from domain.job.commit import commit, enqueue, load_job
+from domain.job.commit import commit, load_job
 from domain.job.decisions import failed_attempt
+from domain.job.fair_scheduler import enqueue
 from domain.job.listing import JobViews
 from domain.job.ports import JobQueue
 from domain.job.state import DEADLINE, MODEL_ABSENT, Job

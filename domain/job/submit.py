@@ -19,8 +19,9 @@ from domain.errors import (
     UniqueJobExists,
 )
 from domain.events.job import EmbeddingRequested, JobAttached, JobSubmitted
-from domain.job.commit import commit, enqueue, load_job
+from domain.job.commit import commit, load_job
 from domain.job.eta import EtaSource, retry_after_s
+from domain.job.fair_scheduler import enqueue
 from domain.job.listing import JobViews, metadata_of, tags_of
 from domain.job.ports import JobQueue
 from domain.job.state import first_status

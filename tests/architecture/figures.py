@@ -63,9 +63,9 @@ class Figures:
 #: The figures of today, lines and statements rounded up to a hundred. Lower what has fallen; a
 #: change that must raise one states why.
 CEILINGS: Final = Figures(
-    files=485,
-    lines=99_700,
-    statements=48_300,
+    files=483,
+    lines=97_550,
+    statements=48_250,
     message_files=38,
     jobs_files=16,
 )
