@@ -12,10 +12,12 @@ CHAT = "/v1/chat/completions"
 BODY = {"model": "any-name", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
 STREAM = BODY | {"stream": True}
 USAGE = Usage(prompt_tokens=5, cached_tokens=2, completion_tokens=1)
+#: The instant at which the clock of ``fake_api`` stands.
+ENDED_AT = "2026-01-01T00:00:00.000000Z"
 ANSWER: tuple[Body, ...] = (
     Started(prompt_tokens=5, cached_tokens=2),
     Text(text="Hello", ids=(1,)),
-    Finished(stop_reason=StopReason.END_TURN, usage=USAGE),
+    Finished(stop_reason=StopReason.END_TURN, usage=USAGE, at=ENDED_AT),
 )
 
 

@@ -18,7 +18,7 @@ from domain.job.commit import commit
 from domain.log.codec import item_from_dict
 from domain.values import JobId, StopReason, Usage
 from tests.support.builders.api import FakeApi, fake_api, first_piece, pieces_of
-from tests.support.builders.generation_requests import CHAT, MESSAGES, STREAM
+from tests.support.builders.generation_requests import CHAT, ENDED_AT, MESSAGES, STREAM
 from tests.support.builders.item_streams import answer_of, item_streams, stored_of
 from tests.support.clients.sse import events_in
 from tests.support.polling import eventually
@@ -29,6 +29,7 @@ LO = Text(text="lo", ids=(2,))
 DONE = Finished(
     stop_reason=StopReason.END_TURN,
     usage=Usage(prompt_tokens=5, cached_tokens=2, completion_tokens=1),
+    at=ENDED_AT,
 )
 LOOK_S = 0.01
 

@@ -133,7 +133,8 @@ def test_events_lead_to_a_state(
 def test_the_last_item_follows_from_the_last_event(
     history: tuple[JobEvent, ...], ending: Finished | Failed | None
 ) -> None:
-    assert _job(history).ending == ending
+    found = _job(history).ending
+    assert (replace(found, at=None) if isinstance(found, Finished) else found) == ending
 
 
 def test_a_wish_to_cancel_is_remembered_until_an_operator_retries() -> None:

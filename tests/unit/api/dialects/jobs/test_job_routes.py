@@ -11,13 +11,14 @@ from domain.chat.items import Finished, Progress, Started, StreamItem, Text
 from domain.log.codec import item_from_dict
 from domain.values import JobId, StopReason, Usage
 from tests.support.builders.api import FakeApi, fake_api, first_piece, leave, pieces_of
+from tests.support.builders.generation_requests import ENDED_AT
 from tests.support.clients.sse import events_in
 
 USAGE = Usage(prompt_tokens=5, cached_tokens=2, completion_tokens=1)
 STARTED = Started(prompt_tokens=5, cached_tokens=2)
 HELLO = Text(text="Hel", ids=(1,))
 LO = Text(text="lo", ids=(2,))
-DONE = Finished(stop_reason=StopReason.END_TURN, usage=USAGE)
+DONE = Finished(stop_reason=StopReason.END_TURN, usage=USAGE, at=ENDED_AT)
 ABSENT = "job-" + "0" * 32
 
 

@@ -27,6 +27,7 @@ from domain.chat.stored_answer import StoredAnswer
 from domain.values import Digest, JobId, StopReason, Usage
 from ops.settings.api_keys import KeyScope
 from tests.support.builders.api import FakeApi, fake_api, pieces_of
+from tests.support.builders.generation_requests import ENDED_AT
 from tests.support.clients.sse import events_in
 from tests.support.polling import eventually
 
@@ -73,7 +74,7 @@ async def _next_job(api: FakeApi, before: set[JobId], text: str) -> JobId:
     api.start(job_id)
     stored = StoredAnswer(text=text, thinking="Hm.", calls=(), token_ids=(1,))
     api.complete_with(job_id, stored)
-    end = Finished(stop_reason=StopReason.END_TURN, usage=_USAGE)
+    end = Finished(stop_reason=StopReason.END_TURN, usage=_USAGE, at=ENDED_AT)
     thought = Thinking(text="Hm.", ids=(1,))
     bodies: list[Body] = [
         Started(prompt_tokens=5, cached_tokens=2),

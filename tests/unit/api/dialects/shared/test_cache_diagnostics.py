@@ -15,6 +15,7 @@ from api.http.messages import Reply
 from domain.chat.items import Body, Finished, Started, Text
 from domain.values import StopReason, Usage
 from tests.support.builders.api import FakeApi, fake_api
+from tests.support.builders.generation_requests import ENDED_AT
 from tests.support.polling import eventually
 
 FIRST = Usage(prompt_tokens=100, completion_tokens=1)
@@ -43,7 +44,7 @@ async def answered(api: FakeApi, path: str, body: dict[str, Any], usage: Usage) 
     items: tuple[Body, ...] = (
         Started(prompt_tokens=usage.prompt_tokens, cached_tokens=usage.cached_tokens),
         Text(text="Hello", ids=(1,)),
-        Finished(stop_reason=StopReason.END_TURN, usage=usage),
+        Finished(stop_reason=StopReason.END_TURN, usage=usage, at=ENDED_AT),
     )
     api.publish(job_id, *items)
     reply = await asking
