@@ -6,10 +6,12 @@ labelled options; the label that the model would write first is read from its lo
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import string
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Final, Literal
 
@@ -29,7 +31,7 @@ from api.dialects.parsing import ImageCollector, agent_of, merge_turns
 from api.generation import AssembledAnswer, ParsedRequest, RequestDefaults
 from api.http.bodies import Items, Name, RequestBody, parse_body
 from api.http.messages import JOB_HEADER, Reply, Request, json_reply
-from api.http.operation import IDEMPOTENCY_KEY, Operation
+from api.http.operation import IDEMPOTENCY_KEY, KEY_HEADER, Operation
 from api.streaming.answers import collect_jobs
 from api.submit import open_answers
 from domain.chat.logprobs import TOP_MAX
@@ -145,9 +147,14 @@ async def decide(app: App, request: Request) -> Reply:
     """Answer questions about one input by the probabilities of their options."""
     wire = await app.call(parse_body, DecisionBody, request.body)
     parse = partial(_parse, wire, request.headers, app.defaults)
-    _, jobs = await open_answers(app, parse, request, protocol=PROTOCOL)
-    headers = {JOB_HEADER: ", ".join(job.id for job in jobs)}
+    _, jobs = await open_answers(app, partial(parse, slice(1)), request, protocol=PROTOCOL)
+    # The first question reads the input; the others begin with what it leaves in the cache.
     answers = await collect_jobs(jobs)
+    if len(wire.questions) > 1:
+        rest = replace(request, headers=_keyed_anew(request.headers))
+        _, others = await open_answers(app, partial(parse, slice(1, None)), rest, protocol=PROTOCOL)
+        jobs, answers = (*jobs, *others), [*answers, *await collect_jobs(others)]
+    headers = {JOB_HEADER: ", ".join(job.id for job in jobs)}
     headers |= (await attempt_facts(jobs[0].id, answers[0].started, app)).headers
     usage = total_usage([answer.finished().usage for answer in answers], 1)
     body: Decision = {
@@ -158,8 +165,16 @@ async def decide(app: App, request: Request) -> Reply:
     return json_reply(body, headers=headers)
 
 
+def _keyed_anew(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """Return headers with another key that follows from theirs, which names the first job."""
+    name = KEY_HEADER.lower()
+    if name not in headers:
+        return headers
+    return {**headers, name: hashlib.sha256(f"decisions:{headers[name]}".encode()).hexdigest()}
+
+
 def _parse(
-    wire: DecisionBody, headers: Mapping[str, str], defaults: RequestDefaults
+    wire: DecisionBody, headers: Mapping[str, str], defaults: RequestDefaults, which: slice
 ) -> ParsedRequest:
     turns = item_turns(stored_items(wire.input))
     chats = [
@@ -172,7 +187,7 @@ def _parse(
             logprobs=TOP_MAX,
             thinking_limit=defaults.efforts.limit("none"),
         )
-        for index, question in enumerate(wire.questions)
+        for index, question in list(enumerate(wire.questions))[which]
     ]
     return ParsedRequest(
         chat=chats[0],

@@ -241,7 +241,6 @@ def _load_job(app: App, job_id: JobId) -> StoredResponse:
         job_id=job_id,
         created_s=unix_seconds(job.created_at),
         requested=requested,
-        sampling=None if job.started is None else job.started.sampling,
     )
     return StoredResponse(envelope=envelope, job=job)
 

@@ -89,7 +89,7 @@ def test_escape_frees_the_place_and_the_next_turn_goes_on_from_what_was_said(
 ) -> None:
     before = newest(log)
     with user.terminal() as terminal:
-        terminal.wait_for("shortcuts")
+        terminal.wait_for("\N{HEAVY RIGHT-POINTING ANGLE QUOTATION MARK ORNAMENT}")
         terminal.enter("Talk for ever")
         terminal.wait_for("Ahoy")
         talked = newer_than(before, log)

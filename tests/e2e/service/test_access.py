@@ -93,7 +93,7 @@ def _nobody_reads_the_key(service: Service) -> None:
         assert KEY not in " ".join(child.cmdline())
         assert KEY not in " ".join(child.environ().values())
     # The service answers before it prints how a client connects.
-    connect = 'ANTHROPIC_AUTH_TOKEN="$SEMANTIC_API_KEY"'
+    connect = "$SEMANTIC_API_KEY"
     log = wait_until(service.log_file.read_text, lambda text: connect in text)
     assert KEY not in log
 

@@ -65,7 +65,7 @@ def test_ends_are_told_through_failures_and_a_kill(own_service: Callable[..., Se
                 },
             )
         )
-        secret = semantic(service, "webhooks", "secret").strip()
+        secret = semantic(service, "webhooks", "ls", "--secret").strip()
         with httpx.Client(base_url=service.base_url, timeout=scaled(60)) as http:
             flaky = submit(http, there.url("/flaky"))
             gone = submit(http, there.url("/gone"))

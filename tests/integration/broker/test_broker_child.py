@@ -33,6 +33,7 @@ def running_broker(
 ) -> Iterator[subprocess.Popen[bytes]]:
     env = {key: value for key, value in os.environ.items() if not key.startswith("SEMANTIC_")}
     env |= {"SEMANTIC_DATA_DIR": str(data_dir)}
+    env = with_constants(env, {"ops.liveness.child.ORPHAN_S": 1.0})
     if kind == "redis":
         redis_server()
     else:

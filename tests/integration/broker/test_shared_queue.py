@@ -11,6 +11,7 @@ import pytest
 import redis
 
 from domain.values import JobId, Priority
+from ops.broker import dramatiq_queue
 from ops.broker.client import Keys, queue_name
 from ops.broker.dramatiq_queue import (
     BlockingConsumer,
@@ -206,8 +207,10 @@ def test_a_worker_leaves_in_the_queue_what_it_has_no_place_for_while_others_live
 
 
 def test_slow_worker_holds_no_more_than_its_places_and_the_fast_one_does_the_rest(
-    client: redis.Redis, keys: Keys, jobs: DramatiqJobQueue
+    client: redis.Redis, keys: Keys, jobs: DramatiqJobQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # A worker that found itself alone would look again only after that time.
+    monkeypatch.setattr(dramatiq_queue, "ALONE_S", 0.0)
     slow: queue.Queue[JobId] = queue.Queue()
     fast: queue.Queue[JobId] = queue.Queue()
     let_go = threading.Event()

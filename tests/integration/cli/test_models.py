@@ -149,11 +149,18 @@ def test_a_config_that_cannot_be_planned_is_one_line(
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("model", ["no-such-directory", "/no/such/directory", "nobody/nothing"])
-def test_a_missing_model_is_one_line(tmp_path: Path, model: str) -> None:
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        ("no-such-directory", "there is no directory"),
+        ("/no/such/directory", "there is no directory"),
+        ("nobody/nothing", "is not on this machine, and HF_HUB_OFFLINE is set"),
+    ],
+)
+def test_a_missing_model_is_one_line(tmp_path: Path, model: str, reason: str) -> None:
     code, _, err = plan_process(tmp_path, model, "--memory", "24GB")
     assert code == 78
-    assert "there is no directory" in err
+    assert reason in err
     assert err.count("\n") == 1
 
 
@@ -162,7 +169,8 @@ def test_only_the_configuration_is_downloaded_and_once(tmp_path: Path, hub: str)
     first = plan_process(tmp_path, *words, HF_ENDPOINT=hub, HF_HUB_OFFLINE="0")
     assert (first[0], first[2]) == (0, "")
     assert {path for path in _Hub.requested if "owner/name" in path} == {
-        "/owner/name/resolve/main/config.json"
+        "/api/models/owner/name",
+        "/owner/name/resolve/main/config.json",
     }
     assert plan_process(tmp_path, *words) == first
 

@@ -214,10 +214,11 @@ def test_100_continue_is_not_sent_for_a_body_that_will_be_refused(server: Sample
     assert parse(server.send(head.encode()))[0].status == 413
 
 
-def test_upgrade_is_declined_by_an_ordinary_answer(server: SampleServer) -> None:
-    headers = "upgrade: websocket\r\n"
+@pytest.mark.parametrize(("protocol", "status"), [("h2c", 200), ("websocket", 426)])
+def test_upgrade_is_declined(server: SampleServer, protocol: str, status: int) -> None:
+    headers = f"upgrade: {protocol}\r\n"
     data = f"GET /small HTTP/1.1\r\n{headers}host: x\r\nconnection: upgrade, close\r\n\r\n"
-    assert parse(server.send(data.encode()))[0].status == 200
+    assert parse(server.send(data.encode()))[0].status == status
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,8 @@ def test_start_up_is_in_order_and_tells_what_runs_where(stage: Stage) -> None:
         == 200
     )
     shown = until(lambda: "Ctrl-C" in stage.text("stdout") and stage.text("stdout"))
-    assert f"ANTHROPIC_BASE_URL={record['base_url']} " in shown
-    assert "CLAUDE_CODE_MAX_CONTEXT_TOKENS=512" in shown
+    assert f"page    {record['base_url']}" in shown
+    assert "512 tokens of context" in shown
     assert "-server, private" in shown
     assert "events.sqlite3" in shown
     # The parts learn the broker's address, and their lines come through.
