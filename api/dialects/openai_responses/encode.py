@@ -36,7 +36,7 @@ from domain.errors import (
     PromptTooLong,
     SemanticError,
 )
-from domain.values import JobId, JobStatus, Sampling, StopReason, Usage
+from domain.values import JobId, JobStatus, StopReason, Usage
 
 PROTOCOL: Final = "openai-responses"
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -53,14 +53,12 @@ class ResponseEnvelope:
         job_id: The job, which gives the response its id.
         created_s: Unix seconds of acceptance.
         diagnosis: What the cache had of the prompt, if the request asks and the prompt is known.
-        sampling: Of the attempt, once one has begun; a live stream does not have it.
     """
 
     job_id: JobId
     created_s: int
     requested: RequestedFields
     diagnosis: CacheDiagnosis | None = None
-    sampling: Sampling | None = None
 
     @property
     def id(self) -> str:
@@ -110,11 +108,11 @@ def response_object(
 
 
 def _sampled(envelope: ResponseEnvelope) -> dict[str, float]:
-    """Return what the answer is drawn with: of its attempt, else of the request, else neutral."""
-    asked, used = envelope.requested.echo, envelope.sampling or Sampling()
+    """Return what the request wants the answer drawn with; neutral values are the model's own."""
+    asked = envelope.requested.echo
+    neutral = {"temperature": 1.0, "top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
     return {
-        name: getattr(used, name) if envelope.sampling or asked.get(name) is None else asked[name]
-        for name in ("temperature", "top_p", "presence_penalty", "frequency_penalty")
+        name: other if asked.get(name) is None else asked[name] for name, other in neutral.items()
     }
 
 
