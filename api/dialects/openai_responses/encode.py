@@ -111,9 +111,7 @@ def _sampled(envelope: ResponseEnvelope) -> dict[str, float]:
     """Return what the request wants the answer drawn with; neutral values are the model's own."""
     asked = envelope.requested.echo
     neutral = {"temperature": 1.0, "top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
-    return {
-        name: other if asked.get(name) is None else asked[name] for name, other in neutral.items()
-    }
+    return neutral | {name: asked[name] for name in neutral if asked.get(name) is not None}
 
 
 _MISSES: Final[Mapping[Cause, CacheMiss]] = {
