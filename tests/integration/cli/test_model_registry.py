@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from domain.model.suggested import SUGGESTED
+from ops.models.suggest import SUGGESTED
 from tests.support.polling import scaled, wait_until
 from tests.support.processes.local_hub import COMMIT, Hub, local_hub
 

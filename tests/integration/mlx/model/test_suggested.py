@@ -15,8 +15,8 @@ from domain.kv.plan import (
     plan_memory,
     planned_mac,
 )
-from domain.model.suggested import SUGGESTED, SuggestedModel, usable_memory
 from ops.models.hub_cache import is_hub_id
+from ops.models.suggest import SUGGESTED, SuggestedModel, usable_memory
 from worker.engine.mlx.model.sizing import size_model
 
 CONFIGS = Path(__file__).parents[3] / "fixtures" / "configs"

@@ -9,8 +9,9 @@ import psutil
 import pytest
 
 import worker.demo_model
+from ops.models.cgroups import CgroupFiles, cgroup_free_bytes, cgroup_limit_bytes
 from worker.engine.mlx.memory.at_load import DeviceBudget
-from worker.engine.mlx.memory.device import CgroupFiles, ProcessDevice, cgroup_free_bytes
+from worker.engine.mlx.memory.device import ProcessDevice
 from worker.engine.ports import ModelLoadError
 
 MB = 1 << 20
@@ -108,9 +109,17 @@ def test_more_in_use_than_allowed_leaves_nothing(tmp_path: Path) -> None:
     assert machine.free() == 0
 
 
+def test_the_limit_is_the_least_of_the_group_and_its_parents(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, "0::/user.slice/app\n")
+    machine.v2("user.slice/app", str(100 * MB), 30 * MB)
+    machine.v2("user.slice", str(200 * MB), 190 * MB, high=str(90 * MB))
+    assert cgroup_limit_bytes(machine.files) == 90 * MB
+
+
 def test_a_missing_hierarchy_has_no_limit(tmp_path: Path) -> None:
     files = CgroupFiles(mount=tmp_path / "none", membership=tmp_path / "neither")
     assert cgroup_free_bytes(files) is None
+    assert cgroup_limit_bytes(files) is None
 
 
 def test_the_device_is_what_the_group_leaves_and_what_the_process_holds(
