@@ -331,9 +331,8 @@ class WorkerProcess:
             is_asked_to_stop=self._shared.stop,
             on_saving=partial(self._enter, to.follower, SwapState.SAVING),
         ).run(self._planned)
-        with suppress(
-            SemanticError
-        ):  # another worker, or the next life of this one, looks for them
+        # Without the broker another worker, or the next life of this one, looks for them.
+        with suppress(SemanticError):
             hand_over()
         if self._failed_as is not None:
             leave(self._failed_as, self._turns, active, tier)

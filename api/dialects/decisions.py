@@ -6,12 +6,10 @@ labelled options; the label that the model would write first is read from its lo
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import string
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Final, Literal
 
@@ -31,7 +29,7 @@ from api.dialects.parsing import ImageCollector, agent_of, merge_turns
 from api.generation import AssembledAnswer, ParsedRequest, RequestDefaults
 from api.http.bodies import Items, Name, RequestBody, parse_body
 from api.http.messages import JOB_HEADER, Reply, Request, json_reply
-from api.http.operation import IDEMPOTENCY_KEY, KEY_HEADER, Operation
+from api.http.operation import IDEMPOTENCY_KEY, Operation, for_further_job
 from api.streaming.answers import collect_jobs
 from api.submit import open_answers
 from domain.chat.logprobs import TOP_MAX
@@ -143,7 +141,7 @@ class Decision(TypedDict):
     usage: ResponseUsage
 
 
-async def decide(app: App, request: Request) -> Reply:
+async def create_decision(app: App, request: Request) -> Reply:
     """Answer questions about one input by the probabilities of their options."""
     wire = await app.call(parse_body, DecisionBody, request.body)
     parse = partial(_parse, wire, request.headers, app.defaults)
@@ -151,7 +149,7 @@ async def decide(app: App, request: Request) -> Reply:
     # The first question reads the input; the others begin with what it leaves in the cache.
     answers = await collect_jobs(jobs)
     if len(wire.questions) > 1:
-        rest = replace(request, headers=_keyed_anew(request.headers))
+        rest = for_further_job(request, "decisions")
         _, others = await open_answers(app, partial(parse, slice(1, None)), rest, protocol=PROTOCOL)
         jobs, answers = (*jobs, *others), [*answers, *await collect_jobs(others)]
     headers = {JOB_HEADER: ", ".join(job.id for job in jobs)}
@@ -163,14 +161,6 @@ async def decide(app: App, request: Request) -> Reply:
         "usage": usage_of(usage),
     }
     return json_reply(body, headers=headers)
-
-
-def _keyed_anew(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Return headers with another key that follows from theirs, which names the first job."""
-    name = KEY_HEADER.lower()
-    if name not in headers:
-        return headers
-    return {**headers, name: hashlib.sha256(f"decisions:{headers[name]}".encode()).hexdigest()}
 
 
 def _parse(
@@ -282,9 +272,7 @@ def option_chances(answer: AssembledAnswer, labels: Sequence[str]) -> list[float
 DECISION_OPERATIONS: Final = (
     Operation(
         "POST /v1/decisions",
-        decide,
-        id="createDecision",
-        summary="Answer questions about one input by the probabilities of their options",
+        create_decision,
         parameters=(IDEMPOTENCY_KEY,),
         body=DecisionBody,
         example={

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -453,6 +454,17 @@ IDEMPOTENCY_KEY: Final = header(
     None,
     "Requests with the same key create one job. The same key with another request is refused.",
 )
+
+
+def for_further_job(request: Request, purpose: str) -> Request:
+    """Return a request for one more job of its client, under a key that follows from its own."""
+    key = IDEMPOTENCY_KEY.read(request)
+    if key is None:
+        return request
+    derived = hashlib.sha256(f"{purpose} {key}".encode()).hexdigest()
+    return replace(request, headers={**request.headers, KEY_HEADER.lower(): derived})
+
+
 #: Seconds that the client waits for the end (RFC 7240), lowered to ``WAIT_MAX_S``. Other
 #: preferences, and those that cannot be read, are ignored, as the RFC asks.
 PREFERRED_WAIT_S: Final = header(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, Literal
 
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
 from api.app import App
 from api.errors import TransportError
-from api.http.messages import Access, Reply, Request, json_reply
+from api.http.messages import Access, Request, shown
 from api.http.operation import Operation, path, text
 from domain.errors import InvalidRequest, SemanticError
 from domain.model.registry import ModelEntry
@@ -54,17 +53,6 @@ class Download:
     done_bytes: int = 0
     size_bytes: int | None = None
     why: str | None = None
-
-    def shown(self) -> DownloadObject:
-        """Return it as an object of the API."""
-        return {
-            "object": "download",
-            "model": self.model,
-            "state": self.state,
-            "done_bytes": self.done_bytes,
-            "size_bytes": self.size_bytes,
-            "why": self.why,
-        }
 
     def run(self, entry: ModelEntry) -> None:
         """Download what is missing of a model; blocks."""
@@ -125,50 +113,48 @@ _SEARCH: Final = text(
 )
 
 
-async def list_suggestions(app: App, request: Request) -> Reply:
-    """Return models that are worth a try, and how many contexts of each fit this machine."""
+def list_suggestions(app: App, request: Request) -> Suggestions:
+    """List models that are worth a try, and how many contexts of each fit this machine."""
     del request
-    models = await app.call(app.model_stock.all)
-    here = [model.entry.source for model in models if model.files is not None]
-    return json_reply(await app.call(partial(suggestions, here)))
+    models = app.model_stock.all()
+    return suggestions(model.entry.source for model in models if model.files is not None)
 
 
-async def search_models(app: App, request: Request) -> Reply:
+def search_models(app: App, request: Request) -> HubSearch:
     """Search the hub for models in the format of MLX."""
-    words = _SEARCH.read(request) or ""
-    return json_reply(await app.call(partial(search_hub, words)))
+    del app
+    return search_hub(_SEARCH.read(request) or "")
 
 
-async def pull_model(app: App, request: Request) -> Reply:
+def pull_model(app: App, request: Request) -> DownloadObject:
     """Download a model of the hub, or what is missing of it."""
     name = _NAME.read(request)
     entry = app.registry().get(name) or ModelEntry(name=name, source=name)
     if not is_hub_id(entry.source):
         raise InvalidRequest("is no id of the hub (owner/name)", field="name")
-    return json_reply(app.once(Downloads).start(entry).shown(), status=202)
+    return shown(DownloadObject, app.once(Downloads).start(entry), object="download")
 
 
-async def list_downloads(app: App, request: Request) -> Reply:
-    """List the downloads since the start of the api."""
+def list_downloads(app: App, request: Request) -> DownloadList:
+    """List the downloads since the start of the api, the newest first."""
     del request
-    shown = [one.shown() for one in app.once(Downloads).all()]
-    listed: DownloadList = {"object": "list", "data": shown}
-    return json_reply(listed)
+    found = app.once(Downloads).all()
+    return {
+        "object": "list",
+        "data": [shown(DownloadObject, one, object="download") for one in found],
+    }
 
 
 HUB_OPERATIONS: Final = (
     Operation(
         "GET /admin/suggestions",
         list_suggestions,
-        id="listSuggestions",
-        summary="List models that are worth a try, and how many contexts of each fit this machine",
         reply=Suggestions,
     ),
     Operation(
         "GET /admin/hub",
         search_models,
         id="searchHub",
-        summary="Search the hub for models in the format of MLX",
         parameters=(_SEARCH,),
         reply=HubSearch,
         access=Access.OPERATE,
@@ -176,8 +162,6 @@ HUB_OPERATIONS: Final = (
     Operation(
         "POST /admin/models/{name}/pull",
         pull_model,
-        id="pullModel",
-        summary="Download a model of the hub, or what is missing of it",
         parameters=(_NAME,),
         reply=DownloadObject,
         status=202,
@@ -187,8 +171,6 @@ HUB_OPERATIONS: Final = (
     Operation(
         "GET /admin/downloads",
         list_downloads,
-        id="listDownloads",
-        summary="List the downloads since the start of the api, the newest first",
         reply=DownloadList,
         access=Access.READ_ALL,
     ),

@@ -34,7 +34,7 @@ from api.dialects.agents.bodies import (
 from api.dialects.agents.turns import add_turn, changed_profile, profile_of
 from api.dialects.generate import ATTACHED_HEADER, QUEUE_FULL
 from api.dialects.jobs.bodies import JobObject
-from api.dialects.jobs.objects import cache_object
+from api.dialects.jobs.objects import cache_object, load_job
 from api.dialects.jobs.routes import accepted_reply
 from api.dialects.jobs.wire import NativeEncoder
 from api.http.bodies import parse_body
@@ -182,7 +182,8 @@ async def generate_turn(app: App, request: Request) -> Reply | StreamReply:
     accepted, planned = await app.call(add_turn, app, _agent_id(request), wire, request)
     headers = {TURN_HEADER: str(planned.turn)}
     if not wire.stream:
-        return await accepted_reply(accepted, wait_s, request, app, more=headers)
+        present = await app.call(load_job, app, accepted.job_id, request.caller)
+        return await accepted_reply(accepted, present, wait_s, request, app, more=headers)
     headers[JOB_HEADER] = accepted.job_id
     if accepted.attached is not None:
         headers[ATTACHED_HEADER] = accepted.attached

@@ -125,12 +125,22 @@ async def create_job(app: App, request: Request) -> Reply:
     """Enqueue a generation as a job."""
     wait_s = PREFERRED_WAIT_S.read(request)
     parse = partial(native.parse, request.body, request.headers, defaults=app.defaults)
-    accepted = await app.call(accept_job, app, parse, request, protocol="jobs")
-    return await accepted_reply(accepted, wait_s, request, app)
+    accept = partial(accept_job, app, parse, request, protocol="jobs")
+    accepted, job = await app.call(_accepted, accept, app, request)
+    return await accepted_reply(accepted, job, wait_s, request, app)
+
+
+def _accepted(
+    accept: Callable[[], Accepted], app: App, request: Request
+) -> tuple[Accepted, JobObject]:
+    """Accept a job, and return it as it is then; blocks."""
+    accepted = accept()
+    return accepted, load_job(app, accepted.job_id, request.caller)
 
 
 async def accepted_reply(
     accepted: Accepted,
+    job: JobObject,
     wait_s: int | None,
     request: Request,
     app: App,
@@ -147,7 +157,7 @@ async def accepted_reply(
     """
     if wait_s is not None:
         await wait_for_end(app.feed, accepted.job_id, wait_s, request)
-    job = await app.call(load_job, app, accepted.job_id, request.caller)
+        job = await app.call(load_job, app, accepted.job_id, request.caller)
     headers = {"location": job["links"]["self"], JOB_HEADER: accepted.job_id, **more}
     if accepted.attached is not None:
         headers[ATTACHED_HEADER] = accepted.attached
@@ -335,8 +345,9 @@ async def fork_job(app: App, request: Request) -> Reply:
     IDEMPOTENCY_KEY.read(request)  # one that is not valid is no missing job
     wire = parse_body(JobForkBody, request.body)
     job_id = JobId(_JOB_ID.read(request))
-    accepted = await app.call(submit_fork, app, job_id, wire, request)
-    return await accepted_reply(accepted, wait_s, request, app)
+    accept = partial(submit_fork, app, job_id, wire, request)
+    accepted, job = await app.call(_accepted, accept, app, request)
+    return await accepted_reply(accepted, job, wait_s, request, app)
 
 
 def _look_again(job: JobObject) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -67,13 +66,13 @@ from api.http.bodies import INT64_MAX, parse_body
 from api.http.messages import JOB_HEADER, Access, Caller, Reply, Request, StreamReply, json_reply
 from api.http.operation import (
     IDEMPOTENCY_KEY,
-    KEY_HEADER,
     Operation,
     Order,
     PageOfRows,
     choice,
     edges,
     flag,
+    for_further_job,
     page_size,
     path,
     text,
@@ -191,11 +190,9 @@ async def _summarize(
 ) -> tuple[ResponseEnvelope, AssembledAnswer]:
     """Have the model write the summary of a conversation; raises as ``_compacted`` does."""
     parsed = await app.call(_parsed, app, turn, request)
-    key = IDEMPOTENCY_KEY.read(request)
-    if key is not None and turn.requested.kept is not None:
+    if turn.requested.kept is not None:
         # The answer behind the compaction has the key of the request.
-        digest = hashlib.sha256(f"compaction {key}".encode()).hexdigest()
-        request = replace(request, headers={**request.headers, KEY_HEADER.lower(): digest})
+        request = for_further_job(request, "compaction")
     _, job = await open_answer(app, lambda: parsed, request, protocol=PROTOCOL)
     async with abandoned_on_error([job]):
         envelope = await app.call(load_envelope, app, job.id)

@@ -58,9 +58,9 @@ def current_response(
     if view is None or not view.status.is_terminal:
         status = JobStatus.QUEUED if view is None else view.status
         return response_object(envelope, unfinished_status(envelope, status))
-    answer = AssembledAnswer() if stored is None else AssembledAnswer.from_stored(view, stored)
-    answer.ending = view.ending
-    return ended_response(envelope, answer)
+    if stored is None:
+        return ended_response(envelope, AssembledAnswer(ending=view.ending))
+    return ended_response(envelope, AssembledAnswer.from_stored(view, stored))
 
 
 #: Responses of one conversation; each is read from the log at every turn.

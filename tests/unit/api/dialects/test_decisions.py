@@ -112,9 +112,9 @@ def test_parts_of_the_input_and_of_a_question_stand_in_the_prompt() -> None:
             question = {"type": "predicate", "instructions": asked}
             body = {"model": "m", "input": items, "questions": [question]}
             _, (chat,) = await _prompts(api, body | {"prompt_cache_key": "files"}, 1)
-            said = "\n".join(turn.content for turn in chat.messages)
+            words = "\n".join(turn.content for turn in chat.messages)
             for text in ("Be strict.", '{"price": 3}', "No.", "Wood.", "It is", "[]"):
-                assert text in said
+                assert text in words
             (submitted,) = api.log.read_all(types=["JobSubmitted"])
             assert submitted.data["agent"] == "files"
 

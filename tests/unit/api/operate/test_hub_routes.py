@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from api.operate.hub import Downloads
-from domain.model.suggested import SUGGESTED
+from ops.models.suggest import SUGGESTED
 from tests.support.builders.api import FakeApi, fake_api
 from tests.support.polling import wait_until
 from tests.support.processes.local_hub import Hub, local_hub

@@ -106,7 +106,7 @@ def _prompt(api: FakeApi, job_id: JobId) -> ChatRequest:
 
 
 def _summary(turns: list[tuple[str, str]], text: str) -> int:
-    (place,) = [n for n, (role, said) in enumerate(turns) if role == "user" and text in said]
+    (place,) = [n for n, (role, words) in enumerate(turns) if role == "user" and text in words]
     return place
 
 
@@ -129,10 +129,10 @@ def test_a_conversation_is_compacted_by_a_job_and_goes_on_behind_its_summary() -
             assert prompt.tool_choice.mode == "none"
             again = [*made["output"], {"role": "user", "content": "And now?"}]
             _, job_id = await _asked(api, "Sail.", {"input": again})
-            said = "\n".join(text for _, text in _turns(api, job_id))
-            assert said.index("Build a boat.") < said.index("A boat of wood.")
-            assert said.index("A boat of wood.") < said.index("And now?")
-            assert "wood wood" not in said
+            words = "\n".join(text for _, text in _turns(api, job_id))
+            assert words.index("Build a boat.") < words.index("A boat of wood.")
+            assert words.index("A boat of wood.") < words.index("And now?")
+            assert "wood wood" not in words
 
     asyncio.run(scenario())
 
@@ -164,9 +164,9 @@ def test_a_trigger_gives_one_item_and_its_summary_replaces_the_chain() -> None:
             made, job_id = await _asked(api, "Sail.", body)
             turns = _turns(api, job_id)
             assert turns[0] == ("system", "Be brief.")
-            said = "\n".join(text for _, text in turns)
-            assert "A boat of wood." in said
-            assert "Build a boat." not in said
+            words = "\n".join(text for _, text in turns)
+            assert "A boat of wood." in words
+            assert "Build a boat." not in words
             # And the next turn of the chain is the same conversation.
             body = {"previous_response_id": made["id"], "input": "More."}
             _, job_id = await _asked(api, "Yes.", body)
