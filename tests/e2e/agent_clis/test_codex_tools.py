@@ -164,8 +164,8 @@ def test_codex_has_its_conversation_compacted_by_the_service(
     vendor = ("-c", "model_providers.semantic.name=OpenAI")
     name = session.ask(*vendor, "And now?")[0]["thread_id"]
     limit = ("-c", "model_auto_compact_token_limit=10")
-    said = session.ask("resume", name, *vendor, *limit, "Go on.")
-    assert _texts(said)[-1] == "I know that it was made.", said
+    events = session.ask("resume", name, *vendor, *limit, "Go on.")
+    assert _texts(events)[-1] == "I know that it was made.", events
     assert len(_events(stage, "JobSubmitted")) == 3
 
 
@@ -173,10 +173,10 @@ def test_codex_that_wants_a_websocket_goes_on_by_http_at_once(
     codex_binary: Path, stage: Service, tmp_path: Path
 ) -> None:
     session = _Session(codex_binary, stage, tmp_path)
-    said = session.ask("-c", "model_providers.semantic.supports_websockets=true", "And now?")
-    assert _texts(said) == ["Nothing is left to do."], said
+    events = session.ask("-c", "model_providers.semantic.supports_websockets=true", "And now?")
+    assert _texts(events) == ["Nothing is left to do."], events
     # It reports each repeat of a connection, and any but the first reply of 426 has some.
-    assert [event for event in said if event["type"] == "error"] == [], said
+    assert [event for event in events if event["type"] == "error"] == [], events
 
 
 def test_a_codex_that_is_killed_frees_its_place_and_resumes(

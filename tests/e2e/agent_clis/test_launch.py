@@ -68,16 +68,16 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 )
 def test_a_launched_agent_is_answered(agent: str, stage: Service, tmp_path: Path) -> None:
     words = _AGENTS[agent][3]
-    said = _launched(agent, _program(agent), stage, tmp_path, *words, _QUESTION)
-    assert _ANSWER in said, said[-4000:]
+    output = _launched(agent, _program(agent), stage, tmp_path, *words, _QUESTION)
+    assert _ANSWER in output, output[-4000:]
 
 
 @pytest.mark.nightly
 def test_a_launched_aider_is_answered(stage: Service, tmp_path: Path) -> None:
     program = pypi.install(f"aider-{_AIDER}", "aider", f"aider-chat=={_AIDER}")
     words = ("--no-git", "--yes-always", "--no-show-model-warnings", "--message", _QUESTION)
-    said = _launched("aider", program, stage, tmp_path, *words)
-    assert _ANSWER in said, said[-4000:]
+    output = _launched("aider", program, stage, tmp_path, *words)
+    assert _ANSWER in output, output[-4000:]
 
 
 @pytest.mark.nightly
@@ -86,13 +86,13 @@ def test_a_launched_agent_runs_a_command_and_goes_on(
     agent: str, stage: Service, tmp_path: Path
 ) -> None:
     program, words = _program(agent), _AGENTS[agent][3]
-    said = _launched(agent, program, stage, tmp_path, *words, f"Make it by {_TOOLS[agent][0]}.")
-    assert "It is made, by the script." in said, said[-4000:]
+    output = _launched(agent, program, stage, tmp_path, *words, f"Make it by {_TOOLS[agent][0]}.")
+    assert "It is made, by the script." in output, output[-4000:]
     assert (tmp_path / "made.txt").read_text() == "made\n"
     if agent == "opencode":
         # Cline resumes a session only in a terminal.
-        said = _launched(agent, program, stage, tmp_path, *words, "--continue", "What is left?")
-        assert "Nothing is left, by the script." in said, said[-4000:]
+        output = _launched(agent, program, stage, tmp_path, *words, "--continue", "What is left?")
+        assert "Nothing is left, by the script." in output, output[-4000:]
     jobs = httpx.get(
         f"{stage.base_url}/v1/jobs", params={"limit": 50}, timeout=scaled(WITHIN_S)
     ).json()["data"]

@@ -16,9 +16,10 @@ import pytest
 from openresponses_types import ResponseResource
 from pydantic import BaseModel
 
-from tests.support.models.tiny_vision import make_tiny_qwen3_5, picture
+from tests.support.models.tiny_vision import picture
 from tests.support.polling import scaled
 from tests.support.processes.service import Service
+from tests.support.processes.two_models import seeing_service
 
 WEATHER: dict[str, Any] = {
     "type": "function",
@@ -32,19 +33,19 @@ WEATHER: dict[str, Any] = {
 }
 
 
-def said(role: str, content: Any) -> dict[str, Any]:
+def turn(role: str, content: Any) -> dict[str, Any]:
     return {"type": "message", "role": role, "content": content}
 
 
 TEXTS = {
-    "basic": {"input": [said("user", "Say hello in three words.")]},
-    "system": {"input": [said("system", "You are a pirate."), said("user", "Say hello.")]},
-    "tool": {"input": [said("user", "What is the weather in Oslo?")], "tools": [WEATHER]},
+    "basic": {"input": [turn("user", "Say hello in three words.")]},
+    "system": {"input": [turn("system", "You are a pirate."), turn("user", "Say hello.")]},
+    "tool": {"input": [turn("user", "What is the weather in Oslo?")], "tools": [WEATHER]},
     "turns": {
         "input": [
-            said("user", "My name is Ada."),
-            said("assistant", "Hello Ada! How can I help you?"),
-            said("user", "What is my name?"),
+            turn("user", "My name is Ada."),
+            turn("assistant", "Hello Ada! How can I help you?"),
+            turn("user", "What is my name?"),
         ]
     },
 }
@@ -110,16 +111,12 @@ def test_a_kept_response_has_its_end_and_what_it_was_drawn_with(service: Service
 
 @pytest.fixture(scope="module")
 def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    model = make_tiny_qwen3_5(tmp_path_factory.mktemp("models") / "tiny-vl")
-    env = {"SEMANTIC_MODEL__ID": str(model), "SEMANTIC_MODEL__NAME": "tiny-vl"}
-    running = Service(tmp_path_factory.mktemp("seeing") / "data", env=env).start()
-    yield running
-    assert running.stop() == 0, running.log()
+    yield from seeing_service(tmp_path_factory.mktemp("seeing"))
 
 
 @pytest.mark.nightly
 def test_an_image_is_answered_about(seeing: Service) -> None:
     image = {"type": "input_image", "image_url": f"data:image/png;base64,{picture(5).data}"}
     content = [{"type": "input_text", "text": "What is on it?"}, image]
-    reply = ask(seeing, {"model": "tiny-vl", "input": [said("user", content)]})
+    reply = ask(seeing, {"model": "tiny-vl", "input": [turn("user", content)]})
     assert ResponseResource.model_validate(reply.json()).output

@@ -68,8 +68,8 @@ def test_work_goes_on_without_a_supervisor_and_beside_the_start_of_the_next(
         assert job["status"] == "cancelled"
         assert ENDLESS.startswith(job["output"]["text"])
         events = http.get("/v1/events", params={"stream": endless}).json()["data"]
-    told = [event.data["n"] for event in reader.numbered]
-    assert told == list(range(len(told)))
+    numbers = [event.data["n"] for event in reader.numbered]
+    assert numbers == list(range(len(numbers)))
     assert [event["type"] for event in events if event["type"].startswith("Attempt")] == [
         "AttemptStarted",
         "AttemptFailed",

@@ -234,8 +234,8 @@ def test_rolling_restart_of_the_workers_cuts_no_stream_and_loses_nothing(site: S
     for reader, job_id in zip(readers, jobs, strict=True):
         assert reader.connections == 1
         assert [one.data["n"] for one in reader.numbered] == list(range(len(reader.numbered)))
-        told = "".join(one.data["text"] for one in reader.events if one.kind == "text")
-        assert ENDLESS.startswith(told)
+        received = "".join(one.data["text"] for one in reader.events if one.kind == "text")
+        assert ENDLESS.startswith(received)
         kinds = [event["type"] for event in site.events(job_id)]
         # Each attempt but the last one was ended by its own worker.
         assert kinds.count("AttemptStarted") == kinds.count("AttemptFailed") + 1 <= 3

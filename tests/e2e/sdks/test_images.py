@@ -12,9 +12,10 @@ import openai
 import pytest
 
 from tests.support.clients.service_log import ended
-from tests.support.models.tiny_vision import make_tiny_qwen3_5, picture
+from tests.support.models.tiny_vision import picture
 from tests.support.polling import scaled
 from tests.support.processes.service import Service
+from tests.support.processes.two_models import seeing_service
 
 QUESTION = "What is on this picture?"
 #: Many, so that the answer goes on while the worker is killed.
@@ -28,11 +29,7 @@ OTHER = picture(6).data
 
 @pytest.fixture(scope="module")
 def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    model = make_tiny_qwen3_5(tmp_path_factory.mktemp("models") / "tiny-vl")
-    env = {"SEMANTIC_MODEL__ID": str(model), "SEMANTIC_MODEL__NAME": "tiny-vl"}
-    running = Service(tmp_path_factory.mktemp("seeing") / "data", env=env).start()
-    yield running
-    assert running.stop() == 0, running.log()
+    yield from seeing_service(tmp_path_factory.mktemp("seeing"))
 
 
 @pytest.fixture

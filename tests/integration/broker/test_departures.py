@@ -146,5 +146,5 @@ def test_a_worker_waits_for_no_other_that_restores_nothing(site: Site) -> None:
     assert next(clock) > RESTORED_WITHIN_S
     site.end()
     site.client.delete(site.keys.restored)
-    site.departed.restore(lambda: None)  # the time stands still, and nobody is connected
+    site.departed.restore(lambda: None)  # the time stands still, and no worker is connected
     assert site.client.smembers(site.keys.restored) == {b"own"}

@@ -260,7 +260,7 @@ def test_parts_of_a_killed_supervisor_go_on_until_the_next_one_has_imported(stag
     (stage.directory / "standby.held").touch()
     stage.serve(**OUTLIVES, SEMANTIC_SERVER__PORT=port)
     until(lambda: {role for role, _ in stage.journal("standby")[2:]} == {"broker", "worker", "api"})
-    # Whoever looks now sees the parts that serve, and the one that will.
+    # The record has the parts that serve, and the supervisor that will.
     record = json.loads((stage.data_dir / "serve.json").read_text())
     assert {part["pid"] for part in record["parts"].values()} == old
     assert record["pid"] == stage.started[1].pid

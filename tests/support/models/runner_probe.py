@@ -12,10 +12,11 @@ import pytest
 
 from domain.kv.pool import BlockPool
 from domain.values import ModelCard, Sampling
-from tests.support.models.tiny_architectures import Architecture
+from tests.support.models.tiny_architectures import VOCABULARY, Architecture
 from tests.support.polling import wait_until
 from worker.cachestore.reports import OnContext, ignore
 from worker.cachestore.tier import DiskTier
+from worker.engine.grammar.ports import Unlimited
 from worker.engine.mlx.drafting.pass_times import PassTimes
 from worker.engine.mlx.drafting.speculation import DrafterSource
 from worker.engine.mlx.kv.context_caches import ContextStore
@@ -321,3 +322,18 @@ def check_accounts(store: ContextStore) -> None:
     for checkpoint, arrays in store._ends.items():
         size_bytes = sum(array.nbytes for array in arrays.values())
         assert size_bytes <= checkpoint.size_bytes, "a checkpoint exceeds its reservation"
+
+
+class OnlyEven(Unlimited):
+    """A constraint that rules out every other token."""
+
+    accepted_count = 0
+    is_over = False
+    is_free = False
+
+    def accept(self, token: int) -> None:
+        assert token % 2 == 0
+        self.accepted_count += 1
+
+    def mask(self) -> bytes | None:
+        return bytes([0b01010101]) * (VOCABULARY // 8)

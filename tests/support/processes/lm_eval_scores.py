@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import lm_eval  # type: ignore[import-not-found]  # this file runs where it is installed
-from lm_eval.tasks import TaskManager  # type: ignore[import-not-found]  # as above
+from lm_eval.tasks import TaskManager  # type: ignore[import-not-found]  # this file runs where it is installed
 
 
 def main(directory: str, task: str, model: str) -> None:

@@ -1,11 +1,11 @@
-"""A service with small random models to swap between."""
+"""Services with small random models: one that sees images, and one with models to swap between."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from ops.log.sql_event_log import SqlEventLog, open_log
 from tests.support.clients.service_log import ended
 from tests.support.models.adapters import make_adapter
 from tests.support.models.tiny_models import make_tiny_llama
+from tests.support.models.tiny_vision import make_tiny_qwen3_5
 from tests.support.polling import scaled, wait_until
 from tests.support.processes.planted_constants import with_constants
 from tests.support.processes.service import Service
@@ -177,3 +178,12 @@ class TwoModels:
     def ended(self, job_id: str) -> dict[str, Any]:
         """Wait for the end of a job and return it."""
         return ended(self.http, job_id, within_s=WAIT_S, describe=self.service.log)
+
+
+def seeing_service(directory: Path) -> Iterator[Service]:
+    """Yield a running service of ``tiny-vl``, a network that sees images; it ends in order."""
+    model = make_tiny_qwen3_5(directory / "tiny-vl")
+    env = {"SEMANTIC_MODEL__ID": str(model), "SEMANTIC_MODEL__NAME": "tiny-vl"}
+    running = Service(directory / "data", env=env).start()
+    yield running
+    assert running.stop() == 0, running.log()

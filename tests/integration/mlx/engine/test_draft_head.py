@@ -19,7 +19,7 @@ from domain.values import Ability, Sampling
 from tests.support.models.disk_bench import DiskBench
 from tests.support.models.kv_sequences import random_tokens
 from tests.support.models.networks_with_states import QWEN3_5, QWEN3_5_MOE
-from tests.support.models.runner_probe import BLOCK, Bench, make_drafts_free
+from tests.support.models.runner_probe import BLOCK, Bench, OnlyEven, make_drafts_free
 from tests.support.models.tiny_architectures import LLAMA, QWEN3_NEXT, VOCABULARY, Architecture
 from tests.support.models.tiny_heads import (
     as_converted,
@@ -30,7 +30,6 @@ from tests.support.models.tiny_heads import (
     random_head,
     write_shards,
 )
-from worker.engine.grammar.ports import Unlimited
 from worker.engine.mlx.drafting import speculation as module
 from worker.engine.mlx.memory.device import ProcessDevice
 from worker.engine.mlx.model import draft_head as head_module
@@ -216,19 +215,8 @@ def test_contexts_are_reused_in_memory_and_from_the_disk(tmp_path: Path) -> None
     bench.close()
 
 
-class _OnlyEven(Unlimited):
-    """A constraint that rules out every other token."""
-
-    accepted_count = 0
-    is_over = False
-    is_free = False
-
-    def accept(self, token: int) -> None:
-        assert token % 2 == 0
-        self.accepted_count += 1
-
-    def mask(self) -> bytes | None:
-        return bytes([0b01010101]) * (VOCABULARY // 8)
+class _Blind(OnlyEven):
+    """One that cannot look ahead."""
 
     def ahead(self) -> None:
         return None
@@ -240,7 +228,7 @@ def test_a_restricted_sequence_keeps_its_tokens_beside_one_with_a_head() -> None
     prompts, found = [random_tokens(12, 3), random_tokens(30, 4)], []
     for one in (cold, bench):
         admission = one.admission(prompts[0], TOKENS, SAMPLED)
-        runs = [one.join_as(replace(admission, constraint=_OnlyEven()))]
+        runs = [one.join_as(replace(admission, constraint=_Blind()))]
         runs.append(one.join(prompts[1], TOKENS, SAMPLED))
         one.finish()
         found.append([run.tokens for run in runs])

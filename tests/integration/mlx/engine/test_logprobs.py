@@ -12,9 +12,9 @@ import pytest
 from domain.values import Sampling
 from tests.support.models.families import ALL_ARCHITECTURES, every_architecture
 from tests.support.models.kv_sequences import random_tokens
-from tests.support.models.runner_probe import Bench, Run
-from tests.support.models.tiny_architectures import LLAMA, VOCABULARY, Architecture
-from worker.engine.grammar.ports import Constraint, Unlimited
+from tests.support.models.runner_probe import Bench, OnlyEven, Run
+from tests.support.models.tiny_architectures import LLAMA, Architecture
+from worker.engine.grammar.ports import Constraint
 from worker.engine.mlx.kv.window_cache import make_row_caches
 
 #: Largest difference between a batch that is read in pieces and one plain pass, in fp32, with the
@@ -94,24 +94,9 @@ def test_values_are_the_same_for_whoever_goes_on_after_any_token(
     bench.close()
 
 
-class _OnlyEven(Unlimited):
-    """A constraint that rules out every other token."""
-
-    accepted_count = 0
-    is_over = False
-    is_free = False
-
-    def accept(self, token: int) -> None:
-        assert token % 2 == 0
-        self.accepted_count += 1
-
-    def mask(self) -> bytes | None:
-        return bytes([0b01010101]) * (VOCABULARY // 8)
-
-
 def test_a_form_that_the_answer_is_held_to_changes_no_value() -> None:
     bench = Bench(LLAMA)
-    constraint: Constraint = _OnlyEven()
+    constraint: Constraint = OnlyEven()
     run = asked(bench, random_tokens(12, 3), 10, TOP, constraint=constraint)
     bench.finish()
     assert all(token % 2 == 0 for token in run.tokens)

@@ -22,7 +22,7 @@ from tests.support.models.networks_with_states import (
     MAMBA,
     QWEN3_5,
 )
-from tests.support.models.runner_probe import BLOCK, Bench, Run, make_drafts_free
+from tests.support.models.runner_probe import BLOCK, Bench, OnlyEven, Run, make_drafts_free
 from tests.support.models.tiny_architectures import (
     ARCHITECTURES,
     GEMMA3,
@@ -31,7 +31,7 @@ from tests.support.models.tiny_architectures import (
     VOCABULARY,
     Architecture,
 )
-from worker.engine.grammar.ports import Constraint, Unlimited
+from worker.engine.grammar.ports import Constraint
 from worker.engine.mlx.drafting import speculation as module
 from worker.engine.mlx.kv.window_cache import is_state, leaves, make_row_caches
 from worker.engine.ports import Finish
@@ -199,19 +199,8 @@ def test_a_preempted_sequence_goes_on_with_the_same_tokens(oracle: Oracle) -> No
     assert [run.tokens for run in runs] == [run.tokens for run in expected]
 
 
-class _OnlyEven(Unlimited):
-    """A constraint that rules out every other token."""
-
-    accepted_count = 0
-    is_over = False
-    is_free = False
-
-    def accept(self, token: int) -> None:
-        assert token % 2 == 0
-        self.accepted_count += 1
-
-    def mask(self) -> bytes | None:
-        return bytes([0b01010101]) * (VOCABULARY // 8)
+class _OnlyEven(OnlyEven):
+    """One that can look ahead."""
 
     def ahead(self) -> Constraint | None:
         return copy(self)
