@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from api.dialects.openai_chat.bodies import ContentPart
 from api.dialects.openai_chat.parse import text_of
@@ -268,18 +268,21 @@ def _settings(tool: ResponseTool) -> Iterator[str]:
         yield f"The screen has {tool.display_width} x {tool.display_height} pixels."
 
 
-def _fits(schema: Schema, value: Any) -> bool:  # noqa: ANN401 - any JSON
-    """Whether a value has what a schema of the table demands."""
+def _fits(schema: Schema | Literal[False], value: Any) -> bool:  # noqa: ANN401 - any JSON
+    """Whether a value is one that a schema of the table allows."""
+    if schema is False:
+        return False
     if "anyOf" in schema:
         return any(_fits(one, value) for one in schema["anyOf"])
     if "const" in schema or "enum" in schema:
         return value in schema.get("enum", [schema.get("const")])
     if schema["type"] == "object":
         properties: Mapping[str, Schema] = schema.get("properties", {})
+        others = schema["additionalProperties"]
         return (
             isinstance(value, Mapping)
             and value.keys() >= {*schema.get("required", ())}
-            and all(_fits(properties[key], one) for key, one in value.items() if key in properties)
+            and all(_fits(properties.get(key, others), one) for key, one in value.items())
         )
     if schema["type"] == "array":
         return (

@@ -119,7 +119,7 @@ def test_tracing_without_the_extra_is_a_setting_that_is_not_valid(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("opentelemetry.sdk", "opentelemetry.exporter"):
-        monkeypatch.delitem(sys.modules, name)
+        monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     with pytest.raises(ValidationError, match=r"pip install opentelemetry-sdk"):
         TracingSettings(endpoint="http://127.0.0.1:9")

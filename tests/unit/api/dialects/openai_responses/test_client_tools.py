@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from openai.types.responses import ResponseInputItemParam, ResponseOutputItem
 from pydantic import TypeAdapter
@@ -149,6 +149,8 @@ _json = st.recursive(
 
 
 @given(name=st.sampled_from(list(CLIENT_TOOLS)), arguments=_json)
+@example(name="local_shell", arguments={"command": [], "type": None})
+@example(name="local_shell", arguments={"command": [], "env": {"A": 1}})
 def test_whatever_the_arguments_are_the_item_fits_the_sdk(name: str, arguments: Any) -> None:
     item = _item(name, json.dumps(arguments))
     assert _OUTPUT_ITEM.validate_python(item).type == item["type"]

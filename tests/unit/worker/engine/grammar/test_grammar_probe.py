@@ -119,10 +119,10 @@ def test_another_key_compiles_beside_and_the_same_key_waits(grammars: GuidanceGr
     cancelled = threading.Event()
     held = Claim(owner=_ANN.owner, is_cancelled=cancelled.is_set)
     waiting = _started(grammars, held, _multiple(99_999_989))
-    wait_until(lambda: bool(_children()))
-    (fork,) = _children()
+    (fork,) = wait_until(_children)
     fork.suspend()
     assert grammars.of(_BOB).matchers('start: "b"')().mask()
+    wait_until(_children, lambda children: children == [fork], what="the end of the other fork")
     begun, own = threading.Event(), threading.Event()
     behind = _started(
         grammars, Claim(owner=_ANN.owner, is_cancelled=own.is_set), "start: /a/", begun
