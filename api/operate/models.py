@@ -43,6 +43,8 @@ class ModelObject(TypedDict):
     description: str
     context_length: int | None
     max_input_tokens: int | None
+    #: The name that vLLM gives it, which load generators and routers read.
+    max_model_len: int | None
     state: Literal["loaded", "available", "missing", "failed"]
     size_bytes: int | None
     digest: str | None
@@ -175,6 +177,7 @@ def _model(name: str, model: ModelStatus) -> ModelObject:
         "description": f"The model {model.entry.name}." if card is None else card.description,
         "context_length": model.context_length,
         "max_input_tokens": model.context_length,
+        "max_model_len": model.context_length,
         "state": model.state.value,
         "size_bytes": None if files is None else files.size_bytes,
         "digest": model.digest,
