@@ -1,4 +1,4 @@
-"""The table of licences in ``docs/licences.md``: ``python -m tests.supply_chain.licences``.
+"""Licences in ``docs/licences.md`` and ``NOTICE``: ``python -m tests.supply_chain.licences``.
 
 The licence of each package is reviewed once, in ``licences.toml``. A package without a review, a
 release whose metadata states another licence, and a licence that is not accepted are errors.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import textwrap
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +22,10 @@ from tests.supply_chain.locked import EXTRAS, ROOT, RUNTIME, locked, of_extra
 PAGE: Final = ROOT / "docs" / "licences.md"
 BEGIN: Final = "<!-- licences: begin (make packages) -->"
 END: Final = "<!-- licences: end -->"
+NOTICE: Final = ROOT / "NOTICE"
+#: The last paragraph of NOTICE begins so; the list of the packages is behind it.
+_REQUIRED: Final = "Packages that an installation requires"
+_NOTICE_COLUMNS: Final = 100
 VENDORED: Final = ROOT / "api" / "ui" / "static" / "vendor" / "pins.json"
 #: Licences without a condition on the programs that use a package.
 PERMISSIVE: Final = frozenset(
@@ -104,16 +109,21 @@ def vendored() -> dict[str, tuple[str, str]]:
     return {file["package"]: (file["version"], file["license"]) for file in files}
 
 
-def table() -> str:
-    """Return the tables between their two marks."""
+def by_licence() -> list[tuple[str, str]]:
+    """Return each licence with its packages, the one of most packages first."""
     licences = reviewed()
-    parts = [BEGIN, "", "| licence | packages |", "|---|---|"]
-    by_licence: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for name, extra in shipped().items():
         mark = f" (extra `{extra}`)" if extra else ""
-        by_licence.setdefault(licences[name].spdx, []).append(f"{name}{mark}")
-    for spdx, names in sorted(by_licence.items(), key=lambda pair: (-len(pair[1]), pair[0])):
-        parts.append(f"| {spdx} | {', '.join(names)} |")
+        names.setdefault(licences[name].spdx, []).append(f"{name}{mark}")
+    ordered = sorted(names.items(), key=lambda pair: (-len(pair[1]), pair[0]))
+    return [(spdx, ", ".join(packages)) for spdx, packages in ordered]
+
+
+def table() -> str:
+    """Return the tables between their two marks."""
+    parts = [BEGIN, "", "| licence | packages |", "|---|---|"]
+    parts += [f"| {spdx} | {packages} |" for spdx, packages in by_licence()]
     parts += ["", "| script of the page | version | licence |", "|---|---|---|"]
     for name, (version, spdx) in sorted(vendored().items()):
         parts.append(f"| {name} | {version} | {spdx} |")
@@ -126,17 +136,32 @@ def with_table(page: str) -> str:
     return marks.sub(lambda _: table(), page)
 
 
+def with_packages(notice: str) -> str:
+    """Return the notice with the present packages behind its last paragraph."""
+    head, mark, last = notice.partition(_REQUIRED)
+    wrap = textwrap.TextWrapper(
+        width=_NOTICE_COLUMNS,
+        initial_indent="    ",
+        subsequent_indent="    ",
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+    lists = [f"{spdx}\n{wrap.fill(packages.replace('`', ''))}\n" for spdx, packages in by_licence()]
+    return "".join((head, mark, last.partition("\n\n")[0].rstrip(), "\n\n", *lists))
+
+
 def _parts(spdx: str) -> list[str]:
     return [one for one in re.split(r"[ ()]+|AND|OR", spdx.replace(_WITH_EXCEPTION, "")) if one]
 
 
 def main() -> int:
-    """Write the tables into the page; return 1 if a licence needs a person."""
+    """Write the page and the notice; return 1 if a licence needs a person."""
     found = list(problems(shipped(), reviewed()))
     for line in found:
         print(line, file=sys.stderr)  # noqa: T201 - a command
     if not found:
         PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+        NOTICE.write_text(with_packages(NOTICE.read_text(encoding="utf-8")), encoding="utf-8")
     return 1 if found else 0
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from tests.supply_chain.licences import (
     BEGIN,
+    NOTICE,
     PAGE,
     PERMISSIVE,
     Licence,
@@ -13,6 +14,7 @@ from tests.supply_chain.licences import (
     reviewed,
     shipped,
     vendored,
+    with_packages,
     with_table,
 )
 from tests.supply_chain.locked import RUNTIME, locked
@@ -28,6 +30,12 @@ def test_page_shows_the_reviewed_licences() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert BEGIN in page
     assert page == with_table(page), "run: make packages"
+
+
+def test_notice_names_each_package_and_its_licence() -> None:
+    notice = NOTICE.read_text(encoding="utf-8")
+    assert notice == with_packages(notice), "run: make packages"
+    assert "LGPL-3.0-or-later\n    dramatiq\n" in notice
 
 
 def test_every_package_of_the_runtime_and_of_the_extras_is_read_from_the_lock() -> None:
