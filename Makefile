@@ -50,7 +50,9 @@ serve: $(RUNTIME) ## Serve a model: make serve MODEL=mlx-community/… or a dire
 
 test: $(SITE) ## Run every test, with real redis-server, real MLX, trained weights and, where npm is, Claude Code
 	@$(if $(ARGS),,$(REAL) smollm2-float32 >/dev/null || echo "their tests are skipped")
-	@$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --durations 40 --durations-min 4 $(ARGS)
+	@TMPDIR=$$(mktemp -d "$$($(BIN)/python -m tests.support.fast_directory)/semantic-test.XXXXXX") && export TMPDIR && \
+		trap 'rm -rf "$$TMPDIR"' EXIT && trap 'exit 130' INT TERM && \
+		$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --durations 40 --durations-min 4 $(ARGS)
 
 test-unit: $(DEV) ## Run the tests of single modules
 	@$(BIN)/python -m pytest -n 2 tests/unit $(ARGS)

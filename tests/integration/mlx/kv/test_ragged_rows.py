@@ -94,8 +94,9 @@ def test_network_with_an_attention_of_its_own_computes_rows_one_by_one(
         return mx.fast.scaled_dot_product_attention(*args[:3], **_without_cache(options))  # type: ignore[arg-type]
 
     monkeypatch.setattr(llama, "scaled_dot_product_attention", own)
-    assert not install_ragged_attention(LLAMA.make(mx.float32)).kind
-    bench = Bench(LLAMA, step_tokens=8 * BLOCK)
+    network = LLAMA.make(mx.float32)
+    assert not install_ragged_attention(network).kind
+    bench = Bench(LLAMA, network=network, step_tokens=8 * BLOCK)
     prompts = [random_tokens(length, length) for length in LENGTHS]
     runs = [bench.join(prompt, 12) for prompt in prompts]
     bench.finish()
