@@ -145,19 +145,14 @@ def _bind(operation: Operation, app: App) -> Handler:
         if is_strict:
             refuse_unknown(operation.parameters, request)
         if is_blocking:
-            return await app.call(_reply_of, operation, app, request)
-        reply: Reply | StreamReply = await operation.endpoint(app, request)
-        return reply
+            return await app.call(lambda: reply(operation.endpoint(app, request)))
+        return reply(await operation.endpoint(app, request))
+
+    def reply(found: Any) -> Reply | StreamReply:  # noqa: ANN401 - a reply, or the body of one
+        whole = isinstance(found, Reply | StreamReply)
+        return found if whole else json_reply(found, status=operation.status)
 
     return handle
-
-
-def _reply_of(operation: Operation, app: App, request: Request) -> Reply | StreamReply:
-    """Return the reply of an endpoint that blocks; another value is its body."""
-    found: Any = operation.endpoint(app, request)
-    if isinstance(found, Reply | StreamReply):
-        return found
-    return json_reply(found, status=operation.status)
 
 
 class RouteTable:

@@ -363,9 +363,3 @@ def newest_page(data: list[RowT], *, has_more: bool) -> NewestPage[RowT]:
     """Return a page of rows that have ids, newest first."""
     before = str(data[-1]["id"]) if has_more else None
     return {"object": "list", "data": data, "has_more": has_more, "next_before": before}
-
-
-def deleted_reply(name: str, kind: str) -> Reply:
-    """Reply that an object is deleted; ``kind`` is its member ``object``."""
-    reply: Deleted = {"id": name, "object": kind, "deleted": True}
-    return json_reply(reply)

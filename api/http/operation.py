@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
-from functools import partial
-from typing import Any, Final, Generic, TypedDict, TypeVar
+from functools import cached_property, partial
+from typing import Any, Final, Generic, TypedDict, TypeVar, get_args, get_type_hints
 
-from api.http.messages import Access, Request
+from api.http.messages import Access, Reply, Request, StreamReply
 from domain.errors import InvalidRequest
 from domain.values import rfc3339
 
@@ -330,12 +330,13 @@ def _single(name: str, parse: Callable[[str], T], default: D) -> Callable[[Seque
     return read
 
 
-#: A function of the app and a request, which returns a ``Reply`` or a ``StreamReply``. One that is
-#: no coroutine function may block; it runs on a thread, and may return the body of a JSON reply.
+#: A function of the app and a request. It returns a ``Reply``, a ``StreamReply``, or the body of a
+#: JSON reply, whose type its annotation names. One that is no coroutine function may block: it runs
+#: on a thread.
 Endpoint = Callable[..., Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Operation:
     """A method on a path.
 
@@ -349,7 +350,7 @@ class Operation:
         takes_upload: Whether the body may be as large as an upload; only without ``{…}`` parts.
         body_required: Whether a request without a body is refused.
         example: A body that works.
-        reply: Type of the JSON reply; ``None`` where there is none.
+        reply: Type of the JSON reply of an endpoint that does not return the body itself.
         may_be_done: Whether 200 with the same reply means that the work has ended already.
         media: Media type of a reply that is not JSON.
         is_streamed: Whether the reply may be a stream of events.
@@ -387,6 +388,15 @@ class Operation:
         if not self.summary:
             line = (self.endpoint.__doc__ or "").partition("\n")[0]
             object.__setattr__(self, "summary", line.removesuffix("."))
+
+    @cached_property
+    def returns(self) -> Any:  # noqa: ANN401 - a type
+        """Return the type of the JSON reply; ``None`` where there is none."""
+        if self.reply is not None:
+            return self.reply
+        returned = get_type_hints(self.endpoint).get("return")
+        is_whole = {Reply, StreamReply} & {returned, *get_args(returned)}
+        return None if is_whole else returned
 
     @property
     def method(self) -> str:

@@ -11,7 +11,7 @@ from typing_extensions import TypedDict  # pydantic reads only this one below Py
 
 from api.app import App
 from api.http.bodies import NativeBody, parse_body, whole
-from api.http.messages import Access, Reply, Request, json_reply
+from api.http.messages import Access, Request
 from api.http.operation import Operation
 from domain.engine.control import (
     BATCH_SIZE_MAX,
@@ -97,13 +97,13 @@ class EngineObject(TypedDict):
 _NO_BODY: Final = b"{}"
 
 
-async def get_engine(app: App, request: Request) -> Reply:
+def get_engine(app: App, request: Request) -> EngineObject:
     """Return the values of the engine and the admission of jobs."""
     del request
-    return json_reply(await app.call(lambda: _engine(app.controls.current(), app)))
+    return _engine(app.controls.current(), app)
 
 
-async def tune_engine(app: App, request: Request) -> Reply:
+def tune_engine(app: App, request: Request) -> EngineObject:
     """Change values of the engine while it runs."""
     body = parse_body(TuningBody, request.body)
     given = body.model_dump(include=body.model_fields_set)
@@ -113,20 +113,28 @@ async def tune_engine(app: App, request: Request) -> Reply:
     def change(tuned: EngineTuned) -> EngineTuned:
         return replace(tuned, **given)
 
-    def tune() -> EngineObject:
-        return _engine(app.controls.tune(change, correlation_id=request.id), app)
-
-    return json_reply(await app.call(tune))
+    return _engine(app.controls.tune(change, correlation_id=request.id), app)
 
 
-async def _admit(admission: AdmissionState, app: App, request: Request) -> Reply:
+def pause_admission(app: App, request: Request) -> EngineObject:
+    """Start no more jobs; new ones are accepted and wait."""
+    return _admit(AdmissionState.PAUSED, app, request)
+
+
+def drain_admission(app: App, request: Request) -> EngineObject:
+    """Start no more jobs, and refuse new ones."""
+    return _admit(AdmissionState.DRAINING, app, request)
+
+
+def resume_admission(app: App, request: Request) -> EngineObject:
+    """Accept and start jobs again."""
+    return _admit(AdmissionState.OPEN, app, request)
+
+
+def _admit(admission: AdmissionState, app: App, request: Request) -> EngineObject:
     reason = parse_body(ReasonBody, request.body or _NO_BODY).reason
-
-    def change() -> EngineObject:
-        control = app.controls.set_admission(admission, reason=reason, correlation_id=request.id)
-        return _engine(control, app)
-
-    return json_reply(await app.call(change))
+    control = app.controls.set_admission(admission, reason=reason, correlation_id=request.id)
+    return _engine(control, app)
 
 
 def _engine(control: EngineControl, app: App) -> EngineObject:
@@ -165,53 +173,23 @@ def _figures(values: EngineValues) -> EngineFigures:
     return cast("EngineFigures", asdict(values))
 
 
-def _admission_operation(
-    name: str,
-    admission: AdmissionState,
-    *,
-    operation_id: str,
-    summary: str,
-) -> Operation:
-    return Operation(
-        f"POST /admin/{name}",
-        partial(_admit, admission),
-        id=operation_id,
-        summary=summary,
-        body=ReasonBody,
-        body_required=False,
-        example={"reason": "backup"},
-        reply=EngineObject,
-        stops_work=admission is not AdmissionState.OPEN,
-        access=Access.OPERATE,
-    )
-
-
+_WITH_REASON: Final = partial(
+    Operation,
+    body=ReasonBody,
+    body_required=False,
+    example={"reason": "backup"},
+    access=Access.OPERATE,
+)
 ENGINE_OPERATIONS: Final = (
-    Operation("GET /admin/engine", get_engine, reply=EngineObject),
+    Operation("GET /admin/engine", get_engine),
     Operation(
         "PATCH /admin/engine",
         tune_engine,
         body=TuningBody,
         example={"batch_window_ms": 20, "max_batch_size": None},
-        reply=EngineObject,
         access=Access.OPERATE,
     ),
-    _admission_operation(
-        "pause",
-        AdmissionState.PAUSED,
-        operation_id="pauseAdmission",
-        summary="Start no more jobs; new ones are accepted and wait",
-    ),
-    _admission_operation(
-        "drain",
-        AdmissionState.DRAINING,
-        operation_id="drainAdmission",
-        summary="Start no more jobs, and refuse new ones",
-    ),
-    _admission_operation(
-        "resume",
-        AdmissionState.OPEN,
-        operation_id="resumeAdmission",
-        summary="Accept and start jobs again",
-    ),
+    _WITH_REASON("POST /admin/pause", pause_admission, stops_work=True),
+    _WITH_REASON("POST /admin/drain", drain_admission, stops_work=True),
+    _WITH_REASON("POST /admin/resume", resume_admission),
 )

@@ -14,7 +14,7 @@ from api.app import App
 from api.dialects.jobs.bodies import JobObject
 from api.dialects.jobs.objects import job_object
 from api.http.bodies import INT64_MAX, KNOWN_NAME_PATTERN
-from api.http.messages import Access, Reply, Request, StreamReply, json_reply
+from api.http.messages import Access, Reply, Request, StreamReply, shown
 from api.http.operation import Operation, Place, moment, page_size, text, texts, whole_number
 from api.http.sse import Comment, Frame, encode, failure
 from domain.audit.past_state import read_past_state
@@ -165,7 +165,7 @@ _SINCE: Final = moment("since", "only events recorded at this instant or later")
 _UNTIL: Final = moment("until", "only events recorded before this instant; a stream ends there")
 
 
-async def list_events(app: App, request: Request) -> Reply | StreamReply:
+async def list_events(app: App, request: Request) -> EventList | Reply | StreamReply:
     """List the events of the log in order, or stream them as they are recorded."""
     wanted, after = _wanted(request), _after(request)
     limit, before = _LIMIT.read(request), _BEFORE.read(request)
@@ -180,30 +180,28 @@ async def list_events(app: App, request: Request) -> Reply | StreamReply:
         return StreamReply(pieces=_tail(first, wanted, request, app))
     events = await app.call(app.log.select, wanted, after=after, limit=limit + 1)
     page = events[:limit]
-    body: EventList = {
+    return {
         "object": "list",
         "data": [event_object(event) for event in page],
         "has_more": len(events) > limit,
         "next_after": page[-1].position if page else after,
         "next_before": None,
     }
-    return json_reply(body)
 
 
 async def _newest_first(
     wanted: EventFilter, after: int, before: int, limit: int, app: App
-) -> Reply:
+) -> EventList:
     found = await app.call(app.log.select_before, wanted, before=before, limit=limit + 1)
     page = [event for event in reversed(found) if event.position > after]
     has_more = len(page) > limit
-    body: EventList = {
+    return {
         "object": "list",
         "data": [event_object(event) for event in page[:limit]],
         "has_more": has_more,
         "next_after": page[0].position if page else after,
         "next_before": page[limit - 1].position if has_more else None,
     }
-    return json_reply(body)
 
 
 def _after(request: Request) -> int:
@@ -304,13 +302,11 @@ _AT: Final = whole_number(
 _JOBS: Final = page_size(default=20, most=100, description="largest number of jobs")
 
 
-async def check_events(app: App, request: Request) -> Reply:
+def check_events(app: App, request: Request) -> ChainCheck:
     """Check the hash chain of a stretch of the log."""
-    found = await app.call(
-        check_stretch, app.log, after=_CHECKED_AFTER.read(request), limit=_EVENTS.read(request)
-    )
+    found = check_stretch(app.log, after=_CHECKED_AFTER.read(request), limit=_EVENTS.read(request))
     fault = found.fault
-    body: ChainCheck = {
+    return {
         "object": "events.check",
         "ok": fault is None,
         "events": found.through.position - found.before.position,
@@ -318,48 +314,33 @@ async def check_events(app: App, request: Request) -> Reply:
         "through": mark_of(found.through),
         "head": mark_of(found.head),
         "archived_through": found.archived_through,
-        "fault": (
-            None if fault is None else {"position": fault.position, "message": fault.message}
-        ),
+        "fault": None if fault is None else shown(ChainFault, fault),
         "has_more": fault is None and found.through.position < found.head.position,
         "next_after": found.through.position,
     }
-    return json_reply(body)
 
 
-async def get_past_state(app: App, request: Request) -> Reply:
+def get_past_state(app: App, request: Request) -> PastStateObject:
     """Return the state of the service after an event of the log."""
-    found = await app.call(
-        read_past_state, app.log, at=_AT.read(request), jobs_max=_JOBS.read(request)
-    )
+    found = read_past_state(app.log, at=_AT.read(request), jobs_max=_JOBS.read(request))
     event = found.event
-    body: PastStateObject = {
-        "object": "events.state",
-        "position": found.position,
-        "type": None if event is None else event.type,
-        "recorded_at": None if event is None else event.recorded_at,
-        "head": mark_of(found.head),
-        "admission": found.admission.value,
-        "models": [{"worker": worker, "model": model} for worker, model in found.loaded.items()],
-        "counts": dict(Counter(job.status.value for job in found.jobs)),
-        "jobs": [job_object(job, None) for job in found.jobs],
-        "agents": [
-            {
-                "agent_id": agent.id,
-                "jobs": agent.jobs,
-                "open_jobs": agent.open_jobs,
-                "context_tokens": agent.context_tokens,
-            }
-            for agent in found.agents
-        ],
-        "has_more": found.has_more,
-    }
-    return json_reply(body)
+    return shown(
+        PastStateObject,
+        found,
+        object="events.state",
+        type=None if event is None else event.type,
+        recorded_at=None if event is None else event.recorded_at,
+        head=mark_of(found.head),
+        models=[{"worker": worker, "model": model} for worker, model in found.loaded.items()],
+        counts=dict(Counter(job.status.value for job in found.jobs)),
+        jobs=[job_object(job, None) for job in found.jobs],
+        agents=[shown(PastAgentObject, agent, agent_id=agent.id) for agent in found.agents],
+    )
 
 
 def mark_of(head: LogHead) -> EventMark:
     """Return the head of a log, or of a part of it, as clients see it."""
-    return {"position": head.position, "hash": head.hash}
+    return shown(EventMark, head)
 
 
 CHECK_OPERATIONS: Final = (
@@ -367,14 +348,9 @@ CHECK_OPERATIONS: Final = (
         "GET /v1/events/check",
         check_events,
         parameters=(_CHECKED_AFTER, _EVENTS),
-        reply=ChainCheck,
         access=Access.READ_ALL,
     ),
     Operation(
-        "GET /v1/events/state",
-        get_past_state,
-        parameters=(_AT, _JOBS),
-        reply=PastStateObject,
-        access=Access.READ_ALL,
+        "GET /v1/events/state", get_past_state, parameters=(_AT, _JOBS), access=Access.READ_ALL
     ),
 )

@@ -146,32 +146,21 @@ def list_downloads(app: App, request: Request) -> DownloadList:
 
 
 HUB_OPERATIONS: Final = (
-    Operation(
-        "GET /admin/suggestions",
-        list_suggestions,
-        reply=Suggestions,
-    ),
+    Operation("GET /admin/suggestions", list_suggestions),
     Operation(
         "GET /admin/hub",
         search_models,
         id="searchHub",
         parameters=(_SEARCH,),
-        reply=HubSearch,
         access=Access.OPERATE,
     ),
     Operation(
         "POST /admin/models/{name}/pull",
         pull_model,
         parameters=(_NAME,),
-        reply=DownloadObject,
         status=202,
         responses={409: "Another model is being downloaded."},
         access=Access.OPERATE,
     ),
-    Operation(
-        "GET /admin/downloads",
-        list_downloads,
-        reply=DownloadList,
-        access=Access.READ_ALL,
-    ),
+    Operation("GET /admin/downloads", list_downloads, access=Access.READ_ALL),
 )

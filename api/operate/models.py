@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, cast
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
 from api.app import App
-from api.http.messages import Reply, Request, json_reply
+from api.http.messages import Request
 from api.http.operation import Operation, edges, path, text
 from domain.errors import ModelNotFound
 from domain.model.registry import ModelKind, ModelState, ModelStatus, picker_name
@@ -66,7 +66,7 @@ _OWNER: Final = "semantic"
 LOAD_FAILED: Final = "its last load failed"
 
 
-async def list_models(app: App, request: Request) -> Reply:
+def list_models(app: App, request: Request) -> ModelList:
     """List the names of the registered models, the loaded one first.
 
     Clients of Anthropic also get the names that Claude Code's picker shows.
@@ -74,41 +74,35 @@ async def list_models(app: App, request: Request) -> Reply:
     is_anthropic = "anthropic-version" in request.headers
     models = [
         _model(name, model)
-        for model in await app.call(app.model_stock.all)
+        for model in app.model_stock.all()
         for name in _listed_names(model, picked=is_anthropic)
     ]
-    page: ModelList = {
-        "object": "list",
-        "data": models,
-        "has_more": False,
-        **edges(models),
-    }
-    return json_reply(page)
+    return {"object": "list", "data": models, "has_more": False, **edges(models)}
 
 
-async def get_model(app: App, request: Request) -> Reply:
+def get_model(app: App, request: Request) -> ModelObject:
     """Return one model."""
     name = _MODEL_ID.read(request)
-    models = await app.call(app.model_stock.all)
+    models = app.model_stock.all()
     for model in models:
         if name in _names(model):
-            return json_reply(_model(name, model))
+            return _model(name, model)
     raise ModelNotFound(name, known=tuple(model.entry.name for model in models))
 
 
-async def list_registered_models(app: App, request: Request) -> Reply:
+def list_registered_models(app: App, request: Request) -> ModelSummaries:
     """List the registered models with their states.
 
     Sources, directories and errors of loads have paths of this machine; a key that sees only what
     is its own gets the name of the model instead.
     """
-    models = await app.call(app.model_stock.all)
+    models = app.model_stock.all()
     page = model_summaries(models, app.model_stock.registry().following)
     if request.caller.sees is not None:
         for one in page["data"]:
             one["source"], one["directory"] = one["name"], None
             one["failure"] = None if one["failure"] is None else LOAD_FAILED
-    return json_reply(page)
+    return page
 
 
 def _names(model: ModelStatus) -> tuple[str, ...]:
@@ -185,9 +179,9 @@ def _model(name: str, model: ModelStatus) -> ModelObject:
 
 
 MODEL_OPERATIONS: Final = (
-    Operation("GET /v1/models", list_models, reply=ModelList),
-    Operation("GET /v1/models/{model_id}", get_model, parameters=(_MODEL_ID,), reply=ModelObject),
-    Operation("GET /admin/models", list_registered_models, reply=ModelSummaries),
+    Operation("GET /v1/models", list_models),
+    Operation("GET /v1/models/{model_id}", get_model, parameters=(_MODEL_ID,)),
+    Operation("GET /admin/models", list_registered_models),
 )
 
 
@@ -231,13 +225,13 @@ class ClientList(TypedDict):
     key_variable: str | None
 
 
-async def list_clients(app: App, request: Request) -> Reply:
+def list_clients(app: App, request: Request) -> ClientList:
     """Return lines to paste that connect clients to this service."""
-    models = await app.call(app.model_stock.all)
+    models = app.model_stock.all()
     model = _served(models)
     base_url = _BASE_URL.read(request) or f"http://{_host(request)}"
     keyed = any(name in request.headers for name in _KEY_HEADERS)
-    body: ClientList = {
+    return {
         "object": "list",
         "data": [
             cast("ClientLines", {**asdict(one), "language": one.language.value})
@@ -248,7 +242,6 @@ async def list_clients(app: App, request: Request) -> Reply:
         "context_length": model.context_length,
         "key_variable": KEY_NAME if keyed else None,
     }
-    return json_reply(body)
 
 
 def _host(request: Request) -> str:
@@ -262,6 +255,4 @@ def _served(models: tuple[ModelStatus, ...]) -> ServedModel:
     return ServedModel(first.entry.name, first.context_length)
 
 
-CLIENT_OPERATIONS: Final = (
-    Operation("GET /admin/clients", list_clients, parameters=(_BASE_URL,), reply=ClientList),
-)
+CLIENT_OPERATIONS: Final = (Operation("GET /admin/clients", list_clients, parameters=(_BASE_URL,)),)

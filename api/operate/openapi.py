@@ -169,7 +169,7 @@ class _Refs:
 def _schemas(operations: Sequence[Operation]) -> tuple[_Refs, dict[str, Any]]:
     shapes: list[Any] = [AnthropicError, OpenAIError, OllamaError, Problem, Health]
     for operation in operations:
-        shapes += [shape for shape in (operation.body, operation.reply) if shape is not None]
+        shapes += [shape for shape in (operation.body, operation.returns) if shape is not None]
     distinct = list({id(shape): shape for shape in shapes}.values())
     schemas, defined = TypeAdapter.json_schemas(
         [(index, "validation", TypeAdapter(shape)) for index, shape in enumerate(distinct)],
@@ -209,7 +209,7 @@ def _responses(operation: Operation, refs: _Refs) -> dict[str, Any]:
     }
     for code, text in others.items():
         responses.setdefault(code, {"description": text})
-    if operation.reply is Health:
+    if operation.returns is Health:
         responses["503"]["content"] = error_content | {_JSON: {"schema": refs.of(Health)}}
     responses[str(operation.status)] = _success(operation, refs)
     if operation.may_be_done:
@@ -219,8 +219,8 @@ def _responses(operation: Operation, refs: _Refs) -> dict[str, Any]:
 
 def _success(operation: Operation, refs: _Refs) -> dict[str, Any]:
     content: dict[str, Any] = {}
-    if operation.reply is not None:
-        content[_JSON] = {"schema": refs.of(operation.reply)}
+    if (reply := operation.returns) is not None:
+        content[_JSON] = {"schema": refs.of(reply)}
     if operation.media is not None:
         content[operation.media] = {"schema": {"type": "string"}}
     if operation.is_streamed:

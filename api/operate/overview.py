@@ -13,7 +13,7 @@ from typing import Any, Final
 from typing_extensions import TypedDict
 
 from api.app import App
-from api.http.messages import Reply, Request, StreamReply, json_reply
+from api.http.messages import Request, StreamReply
 from api.http.operation import Operation, choice
 from api.http.sse import Frame, Part, follow
 from api.loops.forecasts import waiting_jobs
@@ -289,9 +289,9 @@ _RANGE: Final = choice(
 )
 
 
-async def get_overview(app: App, request: Request) -> Reply:
+def get_overview(app: App, request: Request) -> OverviewObject:
     """Return what the service does now: workers, memory, rates and jobs."""
-    return json_reply(await app.call(current_overview, app, request.caller.sees))
+    return current_overview(app, request.caller.sees)
 
 
 async def follow_overview(app: App, request: Request) -> StreamReply:
@@ -312,22 +312,21 @@ async def follow_overview(app: App, request: Request) -> StreamReply:
     return StreamReply(pieces=pieces)
 
 
-async def get_history(app: App, request: Request) -> Reply:
+def get_history(app: App, request: Request) -> HistoryObject:
     """Return the rates of the last minutes, hour or day."""
     wanted = _RANGE.read(request)
     length_s, step_s = _SIZES[wanted]
-    points = await app.call(rate_points, app, length_s, step_s)
-    body: HistoryObject = {
+    points = rate_points(app, length_s, step_s)
+    return {
         "object": "history",
         "range": wanted.value,
         "step_s": step_s,
         "points": [history_point(point) for point in points],
     }
-    return json_reply(body)
 
 
 OVERVIEW_OPERATIONS: Final = (
-    Operation("GET /admin/overview", get_overview, reply=OverviewObject),
+    Operation("GET /admin/overview", get_overview),
     Operation("GET /admin/overview/stream", follow_overview, is_streamed=True),
-    Operation("GET /admin/history", get_history, parameters=(_RANGE,), reply=HistoryObject),
+    Operation("GET /admin/history", get_history, parameters=(_RANGE,)),
 )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
 from api.app import App
-from api.http.messages import Access, Reply, Request, json_reply
+from api.http.messages import Access, Request
 from api.http.operation import Operation, choice, moment, page_size
 from api.operate.events import EventMark, mark_of
 from domain.errors import QueueUnavailable
@@ -100,27 +100,22 @@ class KeyObject(TypedDict):
     sees_all: bool
 
 
-async def get_status(app: App, request: Request) -> Reply:
-    """Return the jobs by status, the head of the log, and figures of the engine."""
-    del request
-    return json_reply(await app.call(_status, app))
-
-
-async def get_key(app: App, request: Request) -> Reply:
+async def get_key(app: App, request: Request) -> KeyObject:
     """Return the name of the key of this request, and what it may do."""
     del app
     caller = request.caller
-    body: KeyObject = {
+    return {
         "object": "key",
         "name": caller.name or None,
         "scope": caller.scope.value,
         "may": [access.value for access in Access if caller.may(access)],
         "sees_all": caller.sees is None,
     }
-    return json_reply(body)
 
 
-def _status(app: App) -> StatusObject:
+def get_status(app: App, request: Request) -> StatusObject:
+    """Return the jobs by status, the head of the log, and figures of the engine."""
+    del request
     try:
         pulses = app.pulses.alive()
     except QueueUnavailable:
@@ -141,8 +136,8 @@ def _status(app: App) -> StatusObject:
 
 
 STATUS_OPERATIONS: Final = (
-    Operation("GET /admin/status", get_status, reply=StatusObject),
-    Operation("GET /admin/key", get_key, reply=KeyObject),
+    Operation("GET /admin/status", get_status),
+    Operation("GET /admin/key", get_key),
 )
 
 
@@ -154,19 +149,18 @@ _SINCE: Final = moment("since", "count from the hour of this instant on; from th
 _LIMIT: Final = page_size(default=1000, most=_ROWS_MAX)
 
 
-async def get_usage(app: App, request: Request) -> Reply:
+def get_usage(app: App, request: Request) -> UsageObject:
     """Return jobs, tokens and times by hour, day, agent or model."""
-    report = await app.call(
-        report_usage,
+    report = report_usage(
         app.metrics.usage,
         _BY.read(request),
         since=_SINCE.read(request),
         limit=_LIMIT.read(request),
         owner=request.caller.sees,
     )
-    return json_reply(report.as_json())
+    return cast("UsageObject", report.as_json())
 
 
 USAGE_OPERATIONS: Final = (
-    Operation("GET /admin/usage", get_usage, parameters=(_BY, _SINCE, _LIMIT), reply=UsageObject),
+    Operation("GET /admin/usage", get_usage, parameters=(_BY, _SINCE, _LIMIT)),
 )

@@ -10,7 +10,7 @@ from typing_extensions import TypedDict  # pydantic reads only this one below Py
 
 from api.app import App
 from api.http.bodies import INT64_MAX, Items, NativeBody, WebhookBody, parse_body
-from api.http.messages import Access, Reply, Request, json_reply
+from api.http.messages import Access, Reply, Request, json_reply, shown
 from api.http.operation import Operation, page_size, path
 from api.operate.events import EventObject, event_object
 from domain.errors import InvalidRequest
@@ -85,7 +85,7 @@ class DeliveredEvents(TypedDict):
     position: int
 
 
-async def create_subscription(app: App, request: Request) -> Reply:
+def create_subscription(app: App, request: Request) -> Reply:
     """Create a named reader of events, whose position the service keeps."""
     body = parse_body(SubscriptionBody, request.body)
     url = None if body.webhook is None else app.webhook_policy.url_of(body.webhook)
@@ -93,7 +93,7 @@ async def create_subscription(app: App, request: Request) -> Reply:
     if url is not None and owner is not None:
         msg = "a webhook of events needs a key that sees the events of all keys"
         raise InvalidRequest(msg, field="webhook")
-    head = (await app.call(app.log.head)).position
+    head = app.log.head().position
     wanted = SubscriptionCreated(
         name=body.name,
         owner=owner,
@@ -101,88 +101,71 @@ async def create_subscription(app: App, request: Request) -> Reply:
         position=head if body.after is None else min(body.after, head),
         url=url,
     )
-    is_new = await app.call(app.subscriptions.create, wanted, correlation_id=request.id)
-    found = await app.call(app.subscriptions.get, owner, body.name)
-    shown = await app.call(_shown, app, found)
+    is_new = app.subscriptions.create(wanted, correlation_id=request.id)
+    found = _subscription(app, app.subscriptions.get(owner, body.name))
     headers = {"location": f"/v1/subscriptions/{body.name}"}
-    return json_reply(shown, status=201 if is_new else 200, headers=headers)
+    return json_reply(found, status=201 if is_new else 200, headers=headers)
 
 
-async def list_subscriptions(app: App, request: Request) -> Reply:
+def list_subscriptions(app: App, request: Request) -> SubscriptionList:
     """List the subscriptions."""
-    readers = await app.call(app.subscriptions.read_all)
+    readers = app.subscriptions.read_all()
     own = [one for one in readers if one.created.owner == request.caller.sees]
-    data = [await app.call(_shown, app, one) for one in own]
-    body: SubscriptionList = {"object": "list", "data": data}
-    return json_reply(body)
+    return {"object": "list", "data": [_subscription(app, one) for one in own]}
 
 
-async def get_subscription(app: App, request: Request) -> Reply:
+def get_subscription(app: App, request: Request) -> SubscriptionObject:
     """Return a subscription, with its lag and its parked events."""
-    found = await app.call(app.subscriptions.get, request.caller.sees, _NAME.read(request))
-    return json_reply(await app.call(_shown, app, found))
+    return _subscription(app, app.subscriptions.get(request.caller.sees, _NAME.read(request)))
 
 
-async def delete_subscription(app: App, request: Request) -> Reply:
+def delete_subscription(app: App, request: Request) -> Reply:
     """Delete a subscription."""
     name = _NAME.read(request)
-    await app.call(app.subscriptions.delete, request.caller.sees, name, correlation_id=request.id)
+    app.subscriptions.delete(request.caller.sees, name, correlation_id=request.id)
     return Reply(status=204)
 
 
-async def fetch_subscription_events(app: App, request: Request) -> Reply:
+def fetch_subscription_events(app: App, request: Request) -> DeliveredEvents:
     """Return the events behind the acknowledged ones, and count the delivery."""
     owner, name = request.caller.sees, _NAME.read(request)
-    events = await app.call(
-        app.subscriptions.deliver,
-        owner,
-        name,
-        limit=_LIMIT.read(request),
-        correlation_id=request.id,
+    events = app.subscriptions.deliver(
+        owner, name, limit=_LIMIT.read(request), correlation_id=request.id
     )
-    reader = await app.call(app.subscriptions.get, owner, name)
-    body: DeliveredEvents = {
+    reader = app.subscriptions.get(owner, name)
+    return {
         "object": "list",
         "data": [event_object(event) for event in events],
         "position": events[-1].position if events else reader.position,
     }
-    return json_reply(body)
 
 
-async def acknowledge_events(app: App, request: Request) -> Reply:
+def acknowledge_events(app: App, request: Request) -> SubscriptionObject:
     """Acknowledge all delivered events up to a position."""
-    return await _settle(app, request, app.subscriptions.acknowledge)
+    return _settle(app, request, app.subscriptions.acknowledge)
 
 
-async def park_event(app: App, request: Request) -> Reply:
+def park_event(app: App, request: Request) -> SubscriptionObject:
     """Park a delivered event; the others are delivered again."""
-    return await _settle(app, request, app.subscriptions.park)
+    return _settle(app, request, app.subscriptions.park)
 
 
-async def _settle(app: App, request: Request, settle: Callable[..., Subscription]) -> Reply:
+def _settle(app: App, request: Request, settle: Callable[..., Subscription]) -> SubscriptionObject:
     position = parse_body(PositionBody, request.body).position
     owner, name = request.caller.sees, _NAME.read(request)
-    found = await app.call(settle, owner, name, position, correlation_id=request.id)
-    return json_reply(await app.call(_shown, app, found))
+    return _subscription(app, settle(owner, name, position, correlation_id=request.id))
 
 
-def _shown(app: App, reader: Subscription) -> SubscriptionObject:
-    created = reader.created
-    return {
-        "object": "subscription",
-        "name": created.name,
-        "types": list(created.types),
-        "webhook": created.url,
-        "created_at": reader.created_at,
-        "position": reader.position,
-        "delivered": reader.delivered,
-        "deliveries": reader.deliveries,
-        "lag": 0 if created.url else app.subscriptions.lag_of(reader),
-        "parked": [
-            {"position": one.position, "reason": one.reason.value, "parked_at": one.parked_at}
-            for one in reader.parked
-        ],
-    }
+def _subscription(app: App, reader: Subscription) -> SubscriptionObject:
+    return shown(
+        SubscriptionObject,
+        reader,
+        reader.created,
+        object="subscription",
+        webhook=reader.created.url,
+        lag=0 if reader.created.url else app.subscriptions.lag_of(reader),
+        parked=[shown(ParkedObject, one) for one in reader.parked],
+    )
 
 
 SUBSCRIPTION_OPERATIONS: Final = (
@@ -196,13 +179,8 @@ SUBSCRIPTION_OPERATIONS: Final = (
         may_be_done=True,
         responses={400: "An unknown type, or a webhook that may not be called", 409: _TAKEN},
     ),
-    Operation("GET /v1/subscriptions", list_subscriptions, reply=SubscriptionList),
-    Operation(
-        "GET /v1/subscriptions/{subscription}",
-        get_subscription,
-        parameters=(_NAME,),
-        reply=SubscriptionObject,
-    ),
+    Operation("GET /v1/subscriptions", list_subscriptions),
+    Operation("GET /v1/subscriptions/{subscription}", get_subscription, parameters=(_NAME,)),
     Operation(
         "DELETE /v1/subscriptions/{subscription}",
         delete_subscription,
@@ -213,7 +191,6 @@ SUBSCRIPTION_OPERATIONS: Final = (
         "GET /v1/subscriptions/{subscription}/events",
         fetch_subscription_events,
         parameters=(_NAME, _LIMIT),
-        reply=DeliveredEvents,
         access=Access.CHANGE,
     ),
     Operation(
@@ -222,7 +199,6 @@ SUBSCRIPTION_OPERATIONS: Final = (
         parameters=(_NAME,),
         body=PositionBody,
         example={"position": 0},
-        reply=SubscriptionObject,
         responses={400: "No event at this position was delivered"},
     ),
     Operation(
@@ -231,7 +207,6 @@ SUBSCRIPTION_OPERATIONS: Final = (
         parameters=(_NAME,),
         body=PositionBody,
         example={"position": 0},
-        reply=SubscriptionObject,
         responses={400: "No event at this position was delivered"},
     ),
 )

@@ -93,29 +93,8 @@ _WORKER: Final = text(
 )
 
 
-async def load_model(app: App, request: Request) -> Reply:
-    """Let the workers serve a registered model, or load the same one anew."""
-    name, drain_s, worker = _NAME.read(request), _DRAIN_S.read(request), _WORKER.read(request)
-    swap = await app.call(
-        partial(
-            _request_swap,
-            app,
-            name,
-            drain_s=drain_s,
-            worker=worker or "",
-            correlation_id=request.id,
-        )
-    )
-    headers = {"location": f"/admin/swaps/{swap.id}", "retry-after": "1"}
-    return json_reply(swap_object(swap), status=202, headers=headers)
-
-
-def _request_swap(app: App, name: str, *, drain_s: float, worker: str, correlation_id: str) -> Swap:
-    """Record that another model is wanted, and notify the workers; blocks.
-
-    Args:
-        name: A registered name or an alias.
-        worker: Id or place of the only worker that is meant; empty for all workers.
+def load_model(app: App, request: Request) -> Reply:
+    """Let the workers serve a registered model, or load the same one anew.
 
     Raises:
         InvalidRequest: The model computes vectors; it serves beside the others.
@@ -123,20 +102,21 @@ def _request_swap(app: App, name: str, *, drain_s: float, worker: str, correlati
         WorkerNotFound: No living worker has that id or place.
         LogUnavailable: Nothing was written.
     """
-    registry = app.registry()
+    name, worker, registry = _NAME.read(request), _WORKER.read(request), app.registry()
     entry = registry.get(name)
     if entry is None:
         raise ModelNotFound(name, known=tuple(one.name for one in registry.entries()))
     require_kind(entry, ModelKind.CHAT)
     swap = app.swaps.request(
         entry.name,
-        drain_s=drain_s,
+        drain_s=_DRAIN_S.read(request),
         place=_place_of(app, worker) if worker else "",
-        correlation_id=correlation_id,
+        correlation_id=request.id,
     )
     with suppress(QueueUnavailable):  # the workers look at the log by themselves too
         app.cancellation.signals.nudge(ControlTopic.MODELS)
-    return swap
+    headers = {"location": f"/admin/swaps/{swap.id}", "retry-after": "1"}
+    return json_reply(swap_object(swap), status=202, headers=headers)
 
 
 def _place_of(app: App, worker: str) -> str:

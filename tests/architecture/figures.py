@@ -64,7 +64,7 @@ class Figures:
 #: change that must raise one states why.
 CEILINGS: Final = Figures(
     files=483,
-    lines=97_600,
+    lines=97_400,
     statements=48_250,
     message_files=38,
     jobs_files=16,

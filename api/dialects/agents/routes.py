@@ -45,7 +45,6 @@ from api.http.messages import (
     Reply,
     Request,
     StreamReply,
-    deleted_reply,
     json_reply,
     newest_page,
     shown,
@@ -153,11 +152,11 @@ def change_agent(app: App, request: Request) -> Reply:
     return _agent_reply(agent, app)
 
 
-def delete_agent(app: App, request: Request) -> Reply:
+def delete_agent(app: App, request: Request) -> Deleted:
     """Delete an agent and cancel its open turn."""
     agent_id = _agent_id(request)
     remove_agent(app, agent_id, request)
-    return deleted_reply(agent_id, "agent")
+    return {"id": agent_id, "object": "agent", "deleted": True}
 
 
 def remove_agent(app: App, agent_id: AgentId, request: Request) -> None:
@@ -417,12 +416,7 @@ AGENT_OPERATIONS: Final = (
         may_be_done=True,
         responses={409: "Another agent has this name"},
     ),
-    Operation(
-        "GET /v1/agents",
-        list_agents,
-        parameters=(_LIMIT, _BEFORE, _SEEN),
-        reply=NewestPage[AgentObject],
-    ),
+    Operation("GET /v1/agents", list_agents, parameters=(_LIMIT, _BEFORE, _SEEN)),
     Operation("GET /v1/agents/{agent_id}", get_agent, parameters=(_AGENT_ID,), reply=AgentObject),
     Operation(
         "PATCH /v1/agents/{agent_id}",
@@ -432,13 +426,8 @@ AGENT_OPERATIONS: Final = (
         example={"max_tokens": 64, "metadata": {"team": "letters"}},
         reply=AgentObject,
     ),
-    Operation(
-        "GET /v1/agents/{agent_id}/messages",
-        list_agent_messages,
-        parameters=(_AGENT_ID,),
-        reply=AgentMessages,
-    ),
-    Operation("DELETE /v1/agents/{agent_id}", delete_agent, parameters=(_AGENT_ID,), reply=Deleted),
+    Operation("GET /v1/agents/{agent_id}/messages", list_agent_messages, parameters=(_AGENT_ID,)),
+    Operation("DELETE /v1/agents/{agent_id}", delete_agent, parameters=(_AGENT_ID,)),
     Operation(
         "POST /v1/agents/{agent_id}/generate",
         generate_turn,
@@ -466,22 +455,7 @@ AGENT_OPERATIONS: Final = (
         status=201,
         responses={409: "Another agent has this name"},
     ),
-    Operation(
-        "GET /v1/agents/{agent_id}/cache",
-        get_agent_cache,
-        parameters=(_AGENT_ID,),
-        reply=AgentCache,
-    ),
-    Operation(
-        "DELETE /v1/agents/{agent_id}/cache",
-        forget_agent_cache,
-        parameters=(_AGENT_ID,),
-        reply=ForgottenCache,
-    ),
-    Operation(
-        "GET /v1/agents/{agent_id}/blocks",
-        get_agent_blocks,
-        parameters=(_AGENT_ID,),
-        reply=AgentContextMaps,
-    ),
+    Operation("GET /v1/agents/{agent_id}/cache", get_agent_cache, parameters=(_AGENT_ID,)),
+    Operation("DELETE /v1/agents/{agent_id}/cache", forget_agent_cache, parameters=(_AGENT_ID,)),
+    Operation("GET /v1/agents/{agent_id}/blocks", get_agent_blocks, parameters=(_AGENT_ID,)),
 )

@@ -239,33 +239,20 @@ MESSAGE_BATCH_OPERATIONS: Final = (
                 }
             ]
         },
-        reply=MessageBatch,
         responses={429: BATCHES_FULL},
     ),
     Operation(
-        "GET /v1/messages/batches",
-        list_message_batches,
-        parameters=(_LIMIT, _AFTER_ID, _BEFORE_ID),
-        reply=Rows[MessageBatch],
+        "GET /v1/messages/batches", list_message_batches, parameters=(_LIMIT, _AFTER_ID, _BEFORE_ID)
     ),
-    Operation(
-        "GET /v1/messages/batches/{batch_id}",
-        get_message_batch,
-        parameters=(_BATCH_ID,),
-        reply=MessageBatch,
-    ),
+    Operation("GET /v1/messages/batches/{batch_id}", get_message_batch, parameters=(_BATCH_ID,)),
     Operation(
         "DELETE /v1/messages/batches/{batch_id}",
         delete_message_batch,
         parameters=(_BATCH_ID,),
-        reply=DeletedMessageBatch,
         responses={409: "The batch has not ended"},
     ),
     Operation(
-        "POST /v1/messages/batches/{batch_id}/cancel",
-        cancel_message_batch,
-        parameters=(_BATCH_ID,),
-        reply=MessageBatch,
+        "POST /v1/messages/batches/{batch_id}/cancel", cancel_message_batch, parameters=(_BATCH_ID,)
     ),
     Operation(
         "GET /v1/messages/batches/{batch_id}/results",

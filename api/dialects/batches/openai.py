@@ -30,10 +30,8 @@ from api.http.bodies import KeptSeconds, Name, Pairs, RequestBody, parse_body
 from api.http.messages import (
     Deleted,
     Listing,
-    Reply,
     Request,
     StreamReply,
-    deleted_reply,
     listing_of,
     shown,
 )
@@ -185,11 +183,11 @@ def get_file(app: App, request: Request) -> FileObject:
     return file_object(_find_file(app, request), app.payloads.get)
 
 
-def delete_file(app: App, request: Request) -> Reply:
+def delete_file(app: App, request: Request) -> Deleted:
     """Delete a file; batches that were created from it continue."""
     file = _find_file(app, request)
     app.file_records.delete(file.id, correlation_id=request.id)
-    return deleted_reply(file.id, "file")
+    return {"id": file.id, "object": "file", "deleted": True}
 
 
 def get_file_content(app: App, request: Request) -> StreamReply:
@@ -230,16 +228,12 @@ FILE_OPERATIONS: Final = (
         body_media="multipart/form-data",
         takes_upload=True,
         example={"purpose": "batch", "file": "{}"},
-        reply=FileObject,
     ),
     Operation(
-        "GET /v1/files",
-        list_files,
-        parameters=(_FILES_LIMIT, _FILES_AFTER, _ORDER, _PURPOSE),
-        reply=Listing[FileObject],
+        "GET /v1/files", list_files, parameters=(_FILES_LIMIT, _FILES_AFTER, _ORDER, _PURPOSE)
     ),
-    Operation("GET /v1/files/{file_id}", get_file, parameters=(_FILE_ID,), reply=FileObject),
-    Operation("DELETE /v1/files/{file_id}", delete_file, parameters=(_FILE_ID,), reply=Deleted),
+    Operation("GET /v1/files/{file_id}", get_file, parameters=(_FILE_ID,)),
+    Operation("DELETE /v1/files/{file_id}", delete_file, parameters=(_FILE_ID,)),
     Operation(
         "GET /v1/files/{file_id}/content", get_file_content, parameters=(_FILE_ID,), media=_OCTETS
     ),
@@ -491,18 +485,14 @@ BATCH_OPERATIONS: Final = (
             "endpoint": "/v1/chat/completions",
             "completion_window": "24h",
         },
-        reply=BatchObject,
         responses={404: "The file does not exist", 429: BATCHES_FULL},
     ),
-    Operation(
-        "GET /v1/batches", list_batches, parameters=(_LIMIT, _AFTER), reply=Listing[BatchObject]
-    ),
-    Operation("GET /v1/batches/{batch_id}", get_batch, parameters=(_BATCH_ID,), reply=BatchObject),
+    Operation("GET /v1/batches", list_batches, parameters=(_LIMIT, _AFTER)),
+    Operation("GET /v1/batches/{batch_id}", get_batch, parameters=(_BATCH_ID,)),
     Operation(
         "POST /v1/batches/{batch_id}/cancel",
         cancel_batch,
         parameters=(_BATCH_ID,),
-        reply=BatchObject,
         responses={409: "The batch has ended already"},
     ),
 )

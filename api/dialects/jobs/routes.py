@@ -421,9 +421,8 @@ JOB_OPERATIONS: Final = (
             _METADATA,
             _SINCE,
         ),
-        reply=NewestPage[JobObject],
     ),
-    Operation("GET /v1/jobs/{job_id}", get_job, parameters=(_JOB_ID,), reply=JobObject),
+    Operation("GET /v1/jobs/{job_id}", get_job, parameters=(_JOB_ID,)),
     Operation(
         "GET /v1/jobs/{job_id}/stream",
         stream_job,
@@ -437,7 +436,7 @@ JOB_OPERATIONS: Final = (
             410: "The answer has begun anew since the offset was given",
         },
     ),
-    Operation("POST /v1/jobs/{job_id}/cancel", cancel_job, parameters=(_JOB_ID,), reply=JobObject),
+    Operation("POST /v1/jobs/{job_id}/cancel", cancel_job, parameters=(_JOB_ID,)),
     Operation(
         "POST /v1/jobs/{job_id}/retry",
         retry_job,
@@ -471,9 +470,7 @@ JOB_OPERATIONS: Final = (
         example={"filter": {"tags": ["night"], "status": "failed"}, "dry_run": True},
         reply=BulkReport,
     ),
-    Operation(
-        "GET /v1/jobs/{job_id}/timeline", get_job_timeline, parameters=(_JOB_ID,), reply=JobTimeline
-    ),
+    Operation("GET /v1/jobs/{job_id}/timeline", get_job_timeline, parameters=(_JOB_ID,)),
 )
 
 
@@ -500,17 +497,8 @@ def retry_webhook(app: App, request: Request) -> WebhookObject:
 
 
 WEBHOOK_OPERATIONS: Final = (
+    Operation("GET /v1/webhooks", list_webhooks, parameters=(_LIMIT, _BEFORE_WEBHOOK, _STATE)),
     Operation(
-        "GET /v1/webhooks",
-        list_webhooks,
-        parameters=(_LIMIT, _BEFORE_WEBHOOK, _STATE),
-        reply=NewestPage[WebhookObject],
-    ),
-    Operation(
-        "POST /v1/webhooks/{webhook_id}/retry",
-        retry_webhook,
-        parameters=(_WEBHOOK_ID,),
-        reply=WebhookObject,
-        status=202,
+        "POST /v1/webhooks/{webhook_id}/retry", retry_webhook, parameters=(_WEBHOOK_ID,), status=202
     ),
 )

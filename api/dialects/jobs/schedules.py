@@ -14,7 +14,7 @@ from api.dialects.generate import MODEL_UNKNOWN
 from api.dialects.jobs import wire as native
 from api.dialects.jobs.bodies import JobBody
 from api.http.bodies import NativeBody, load_json, parse_body
-from api.http.messages import Caller, Deleted, Reply, Request, deleted_reply, shown
+from api.http.messages import Caller, Deleted, Request, shown
 from api.http.operation import Operation, path
 from api.submit import accept_job, bound_model
 from domain.batch.schedules import Schedule, ScheduleId, ScheduleRunner
@@ -198,11 +198,11 @@ def resume_schedule(app: App, request: Request) -> ScheduleObject:
     return _object(app.schedules.resume(schedule_id, next_at=rfc3339(first)))
 
 
-def remove_schedule(app: App, request: Request) -> Reply:
+def remove_schedule(app: App, request: Request) -> Deleted:
     """Remove a schedule; its jobs stay."""
     schedule_id = ScheduleId(_SCHEDULE_ID.read(request))
     app.schedules.remove(schedule_id)
-    return deleted_reply(schedule_id, "schedule")
+    return {"id": schedule_id, "object": "schedule", "deleted": True}
 
 
 def _whole(app: App, schedule: Schedule) -> ScheduleObject:
@@ -253,12 +253,7 @@ SCHEDULE_OPERATIONS: Final = (
         parameters=(_SCHEDULE_ID,),
         reply=ScheduleObject,
     ),
-    Operation(
-        "DELETE /v1/schedules/{schedule_id}",
-        remove_schedule,
-        parameters=(_SCHEDULE_ID,),
-        reply=Deleted,
-    ),
+    Operation("DELETE /v1/schedules/{schedule_id}", remove_schedule, parameters=(_SCHEDULE_ID,)),
     Operation(
         "POST /v1/schedules/{schedule_id}/pause",
         pause_schedule,

@@ -17,7 +17,7 @@ from api.dialects.openai_chat.completions import CompletionEnvelope, assemble
 from api.dialects.openai_chat.parse import ChatKind, stored_form
 from api.generation import AssembledAnswer, job_hex, unix_seconds
 from api.http.bodies import parse_body
-from api.http.messages import Deleted, Listing, Reply, Request, deleted_reply, listing_of
+from api.http.messages import Deleted, Listing, Request, listing_of
 from api.http.operation import Operation, Order, PageOfRows, choice, page_size, path, text
 from domain.errors import CompletionNotFound, PayloadMissing
 from domain.events.job import JobHidden, JobRelabelled
@@ -90,12 +90,12 @@ def update_chat_completion(app: App, request: Request) -> StoredCompletion:
     return get_chat_completion(app, request)
 
 
-def delete_chat_completion(app: App, request: Request) -> Reply:
+def delete_chat_completion(app: App, request: Request) -> Deleted:
     """Delete a stored chat completion."""
     completion_id = _COMPLETION_ID.read(request)
     found = _find(app, completion_id)
     commit(found.job.id, JobHidden(), log=app.log, ids=app.ids)
-    return deleted_reply(completion_id, "chat.completion.deleted")
+    return {"id": completion_id, "object": "chat.completion.deleted", "deleted": True}
 
 
 def list_chat_completion_messages(app: App, request: Request) -> Listing[dict[str, Any]]:
@@ -175,16 +175,12 @@ def _read_page(request: Request) -> PageOfRows:
 
 STORED_OPERATIONS: Final = (
     Operation(
-        "GET /v1/chat/completions",
-        list_chat_completions,
-        parameters=(*PAGE_PARAMETERS, _MODEL),
-        reply=Listing[StoredCompletion],
+        "GET /v1/chat/completions", list_chat_completions, parameters=(*PAGE_PARAMETERS, _MODEL)
     ),
     Operation(
         "GET /v1/chat/completions/{completion_id}",
         get_chat_completion,
         parameters=(_COMPLETION_ID,),
-        reply=StoredCompletion,
     ),
     Operation(
         "POST /v1/chat/completions/{completion_id}",
@@ -192,18 +188,15 @@ STORED_OPERATIONS: Final = (
         parameters=(_COMPLETION_ID,),
         body=CompletionChangeBody,
         example={"metadata": {"topic": "letters"}},
-        reply=StoredCompletion,
     ),
     Operation(
         "DELETE /v1/chat/completions/{completion_id}",
         delete_chat_completion,
         parameters=(_COMPLETION_ID,),
-        reply=Deleted,
     ),
     Operation(
         "GET /v1/chat/completions/{completion_id}/messages",
         list_chat_completion_messages,
         parameters=(_COMPLETION_ID, *PAGE_PARAMETERS),
-        reply=Listing[dict[str, Any]],
     ),
 )
