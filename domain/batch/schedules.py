@@ -370,18 +370,18 @@ class ScheduleRunner:
             instants[-1] = self.cron.latest(cron, timezone, now)
         next_at = self.first_after(cron, timezone, max(now, instants[-1]))
         is_late = (now - instants[-1]).total_seconds() > LATE_S
-        outcomes = _Outcomes(tuple(map(rfc3339, instants)), next_at)
+        dues = tuple(map(rfc3339, instants))
         # After the clock was set back, an instant may have had its job.
-        found = {due: self.jobs.find(schedule, due) for due in outcomes.dues}
+        found = {due: self.jobs.find(schedule, due) for due in dues}
         earlier = {due: job for due, job in found.items() if job is not None}
-        reason, latest = "late", outcomes.dues[-1]
+        reason, latest = "late", dues[-1]
         if latest not in earlier and (schedule.facts.runs_late or not is_late):
             try:
                 self.jobs.submit(
                     schedule,
                     latest,
                     lambda job: self.records.outcome(
-                        schedule, outcomes.events({**earlier, latest: job})
+                        schedule, _outcomes(dues, next_at, {**earlier, latest: job})
                     ),
                 )
             except (ConcurrencyConflict, LogUnavailable):
@@ -392,36 +392,19 @@ class ScheduleRunner:
                 reason = error.code
             else:
                 return
-        self.records.record(schedule, outcomes.events(earlier, reason))
+        self.records.record(schedule, _outcomes(dues, next_at, earlier, reason))
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcomes:
-    """What became of the instants that are due.
-
-    Attributes:
-        dues: The instants, in order.
-        next_at: The next one.
-    """
-
-    dues: Sequence[str]
-    next_at: str | None
-
-    def events(self, fired: Mapping[str, JobId], reason: str = "late") -> tuple[Event, ...]:
-        """Return the events where ``fired`` has the jobs, and the other instants none."""
-        missed = [due for due in self.dues if due not in fired]
-        jobs = tuple(
-            ScheduleFired(due=due, job=job, next_at=self.next_at) for due, job in fired.items()
-        )
-        if not missed:
-            return jobs
-        return (
-            ScheduleMissed(
-                first=missed[0],
-                last=missed[-1],
-                count=len(missed),
-                reason=reason,
-                next_at=self.next_at,
-            ),
-            *jobs,
-        )
+def _outcomes(
+    dues: Sequence[str], next_at: str | None, fired: Mapping[str, JobId], reason: str = "late"
+) -> tuple[Event, ...]:
+    """Return the events of instants of which ``fired`` has the jobs; the others have none."""
+    jobs = tuple(ScheduleFired(due=due, job=job, next_at=next_at) for due, job in fired.items())
+    missed = [due for due in dues if due not in fired]
+    if not missed:
+        return jobs
+    first, last, number = missed[0], missed[-1], len(missed)
+    return (
+        ScheduleMissed(first=first, last=last, count=number, reason=reason, next_at=next_at),
+        *jobs,
+    )

@@ -274,14 +274,14 @@ def _a_name_is_looked_up_before_the_append_only() -> AbstractContextManager[Any]
 
 
 def _missed_instants_are_left_out() -> AbstractContextManager[Any]:
-    events_of = schedules_module._Outcomes.events
+    events_of = schedules_module._outcomes
 
-    def silent(self: Any, *given: Any) -> Any:
-        events = events_of(self, *given)
+    def silent(*given: Any) -> Any:
+        events = events_of(*given)
         kept = tuple(one for one in events if not isinstance(one, ScheduleMissed))
         return kept or events
 
-    return mock.patch.object(schedules_module._Outcomes, "events", silent)
+    return mock.patch.object(schedules_module, "_outcomes", silent)
 
 
 def _one_ended_job_is_enough() -> AbstractContextManager[Any]:

@@ -144,6 +144,8 @@ def create_schedule(app: App, request: Request) -> ScheduleObject:
     if wire.job.after is not None:
         msg = "each of the jobs would wait for the same ones; submit them with their successors"
         raise InvalidRequest(msg, field="job.after")
+    if wire.job.unique is not None:
+        raise InvalidRequest("each instant has a job of its own", field="job.unique")
     body = canonical_json(load_json(request.body)["job"])
     caller = request.caller
     # What would refuse every job refuses the schedule.
