@@ -28,6 +28,7 @@ from domain.job.submit import (
     UNSEALED,
     Accepted,
     NewJob,
+    RecordedBy,
     asked_of,
     asking,
     idempotency_digest,
@@ -168,11 +169,21 @@ def _instant_in(since: datetime, seconds: float | None) -> str | None:
 
 
 def accept_job(
-    app: App, parse: Parse, request: Request, *, protocol: str, waits_for_model: bool = True
+    app: App,
+    parse: Parse,
+    request: Request,
+    *,
+    protocol: str,
+    waits_for_model: bool = True,
+    recorded_by: RecordedBy | None = None,
 ) -> Accepted:
     """Record a job and enqueue it, or return the job of the same idempotency key; blocks.
 
+    Args:
+        recorded_by: As in ``NewJob``.
+
     Raises:
+        ConcurrencyConflict: See ``JobSubmission.submit``.
         InvalidRequest: The request is not valid.
         IdempotencyKeyReused: The key belongs to another request.
         LogUnavailable: No job was accepted.
@@ -182,6 +193,7 @@ def accept_job(
     """
     parsed = parse()
     command = job_of(app, parsed, request, protocol=protocol, waits_for_model=waits_for_model)
+    command = replace(command, recorded_by=recorded_by)
     accepted = _submit_parsed(app, command, app.ids.job_id(), parsed)
     attached, joined = accepted.attached, accepted.joined_trace
     request.marks.accept(accepted.job_id, attached=attached, joined_trace=joined)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Final
 
 from domain.errors import TEXT_LOST
 from domain.events.event import Event
@@ -21,11 +22,21 @@ from domain.events.job import (
     JobRetried,
     JobSubmitted,
 )
-from domain.job.state import first_status
+from domain.job.listing import JobFilter, JobViews, waits_for
+from domain.job.state import Job, first_status
 from domain.log.codec import decode_recorded
 from domain.log.ports import EventReader, PayloadStore
 from domain.log.record import EventFilter, RecordedEvent
-from domain.values import Digest, JobId, JobStatus, StreamName, WorkerId, rfc3339
+from domain.values import (
+    AfterCondition,
+    Digest,
+    JobId,
+    JobStatus,
+    Predecessor,
+    StreamName,
+    WorkerId,
+    rfc3339,
+)
 
 #: Longer durations are shown in seconds.
 _SECONDS_FROM_MS = 10_000
@@ -348,6 +359,45 @@ _BEGINS: Mapping[str, BarKind | None] = {
 #: What the bar before a step is after all: between the begin of an attempt and its prefill, cached
 #: blocks are restored.
 _CLOSES_AS = {"prefill": BarKind.RESTORE, "lost": BarKind.LOST}
+
+
+#: Most successors of a job that are named.
+SUCCESSORS_MAX: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelatedJob:
+    """A job before or behind another one.
+
+    Attributes:
+        name: As in ``Predecessor``, of the later of the two; so is the condition.
+        status: ``None`` if the job is not known.
+    """
+
+    name: str
+    job: str
+    condition: AfterCondition
+    status: JobStatus | None
+
+
+def related_jobs(
+    job_id: JobId, views: JobViews
+) -> tuple[tuple[RelatedJob, ...], tuple[RelatedJob, ...]]:
+    """Return the jobs that a job waits or waited for, and the newest that do for it."""
+
+    def related(edge: Predecessor, job_id: str, job: Job | None) -> RelatedJob:
+        status = None if job is None else job.status
+        return RelatedJob(name=edge.name, job=job_id, condition=edge.condition, status=status)
+
+    own = views.get(job_id)
+    after = () if own is None else own.submitted.after
+    later = views.page(JobFilter(labels=(waits_for(job_id),)), limit=SUCCESSORS_MAX).jobs
+    return tuple(related(one, one.job, views.get(JobId(one.job))) for one in after), tuple(
+        related(one, job.id, job)
+        for job in later
+        for one in job.submitted.after
+        if one.job == job_id
+    )
 
 
 def read_timeline(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from itertools import chain, islice, takewhile
+from itertools import chain, count, islice, takewhile
 from typing import Final, NewType, Protocol
 
 from domain.batch.ports import BatchViews
+from domain.chat.request import canonical_json
 from domain.errors import (
+    ConcurrencyConflict,
     LogUnavailable,
     ScheduleExists,
     ScheduleNotFound,
@@ -25,18 +28,20 @@ from domain.events.schedule import (
     ScheduleRemoved,
     ScheduleResumed,
 )
+from domain.job.submit import RecordedBy
 from domain.log.codec import decode_recorded
-from domain.log.folded_stream import FoldedStream
+from domain.log.folded_stream import FoldedStream, again_after_conflicts
 from domain.log.ports import EventLog
-from domain.log.record import RecordedEvent
+from domain.log.record import Append, Draft, RecordedEvent
 from domain.ports import Clock, IdSource
 from domain.shares import require_one_more
-from domain.values import JobId, Owner, StreamName, rfc3339
+from domain.values import JobId, Owner, StreamName, digest_of, rfc3339
 
 #: ``schedule-`` and 32 hex digits.
 ScheduleId = NewType("ScheduleId", str)
 
 SCHEDULE_PREFIX: Final = "schedule-"
+_ID_DIGITS: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +56,7 @@ class Schedule:
         last: The latest of them.
         missed: Number of instants without a job.
         last_missed: The latest of them.
+        changed_at: When its last event was recorded.
     """
 
     id: ScheduleId
@@ -64,6 +70,7 @@ class Schedule:
     last: ScheduleFired | None = None
     missed: int = 0
     last_missed: ScheduleMissed | None = None
+    changed_at: str = ""
 
     @property
     def facts(self) -> ScheduleAdded:
@@ -82,7 +89,7 @@ def evolve(schedule: Schedule, recorded: RecordedEvent) -> Schedule:
     event = decode_recorded(recorded)
     assert isinstance(event, ScheduleEvent)
     after = _after(schedule, event, recorded.recorded_at)
-    return replace(after, version=recorded.version)
+    return replace(after, version=recorded.version, changed_at=recorded.recorded_at)
 
 
 def _after(schedule: Schedule, event: ScheduleEvent, at: str) -> Schedule:
@@ -139,15 +146,13 @@ class ScheduleRecords:
         self._views = views
         self._ids = ids
         self._streams: dict[ScheduleId, FoldedStream[Schedule]] = {}
+        self._removed: set[ScheduleId] = set()
         self._last: StreamName | None = None
         self._read_to = -1
         self._present: tuple[Schedule, ...] = ()
 
     def present(self) -> tuple[Schedule, ...]:
-        """Return the schedules that are not removed, oldest first; reads only what is new.
-
-        Of two that were added at once under one name, the first one of the log exists.
-        """
+        """Return the schedules that are not removed, oldest first; reads only what is new."""
         head = self._log.head().position
         if head == self._read_to:
             return self._present
@@ -158,12 +163,9 @@ class ScheduleRecords:
             self._last = found[-1]
         read = {name: stream.read() for name, stream in tuple(self._streams.items())}
         for name in [name for name, schedule in read.items() if schedule.is_removed]:
+            self._removed.add(name)
             self._streams.pop(name, None)
-        first: dict[tuple[Owner | None, str], Schedule] = {}
-        for schedule in read.values():
-            if not schedule.is_removed:
-                first.setdefault((schedule.facts.owner, schedule.facts.name), schedule)
-        self._present = tuple(first.values())
+        self._present = tuple(one for one in read.values() if not one.is_removed)
         self._read_to = head
         return self._present
 
@@ -183,6 +185,9 @@ class ScheduleRecords:
     ) -> Schedule:
         """Record a schedule.
 
+        Of several that are added at once under one name, the log takes one: its id follows from its
+        owner, its name and the number of earlier ones, and a stream begins once.
+
         Args:
             body: The text that ``added.job`` is the digest of.
             sharer: The API key whose share counts; ``None`` where no other key is in need of one.
@@ -192,6 +197,19 @@ class ScheduleRecords:
             Overloaded: Naming the limit.
             RateLimited: Naming the share of the key.
         """
+        draft = Draft(event_id=self._ids.event_id(), event=added, correlation_id=correlation_id)
+
+        def append() -> ScheduleId:
+            self._require_place(added, sharer)
+            fresh = _fresh_id(added, self._removed)
+            self._log.append(
+                StreamName(fresh), [draft], expected_version=0, payloads={added.job: body}
+            )
+            return fresh
+
+        return self.load(again_after_conflicts(append))
+
+    def _require_place(self, added: ScheduleAdded, sharer: Owner | None) -> None:
         present = self.present()
         mine = [one for one in present if one.facts.owner == added.owner]
         if any(one.facts.name == added.name for one in mine):
@@ -203,14 +221,6 @@ class ScheduleRecords:
             what="schedules",
             hint="remove one",
         )
-        schedule_id = ScheduleId(SCHEDULE_PREFIX + self._ids.job_id().removeprefix("job-"))
-        payloads = {added.job: body}
-        stream = self._stream(schedule_id)
-        stream.commit(lambda _: (added,), correlation_id=correlation_id, payloads=payloads)
-        if all(one.id != schedule_id for one in self.present()):
-            self.remove(schedule_id)
-            raise ScheduleExists(added.name)
-        return self.load(schedule_id)
 
     def pause(self, schedule_id: ScheduleId) -> Schedule:
         """Stop the jobs of a schedule; one that is paused stays as it is."""
@@ -238,6 +248,26 @@ class ScheduleRecords:
         self._stream(schedule_id).commit(lambda now: () if now.is_removed else decide(now))
         return self.load(schedule_id)
 
+    def outcome(self, schedule: Schedule, events: Sequence[Event]) -> Append:
+        """Return the append of events that were decided on a state of a schedule."""
+        return Append(
+            stream=StreamName(schedule.id),
+            drafts=tuple(
+                Draft(event_id=self._ids.event_id(), event=event, correlation_id=schedule.id)
+                for event in events
+            ),
+            expected_version=schedule.version,
+        )
+
+    def record(self, schedule: Schedule, events: Sequence[Event]) -> None:
+        """Append events that were decided on a state of a schedule.
+
+        Raises:
+            ConcurrencyConflict: The schedule has changed since; nothing was appended.
+        """
+        made = self.outcome(schedule, events)
+        self._log.append(made.stream, made.drafts, expected_version=made.expected_version)
+
     def _stream(self, schedule_id: ScheduleId) -> FoldedStream[Schedule]:
         return self._streams.get(schedule_id) or FoldedStream(
             StreamName(schedule_id),
@@ -248,13 +278,24 @@ class ScheduleRecords:
         )
 
 
+def _fresh_id(added: ScheduleAdded, removed: Container[ScheduleId]) -> ScheduleId:
+    """Return the id of a schedule; each removal makes a name free for the next id."""
+    for number in count():
+        facts = canonical_json([added.owner, added.name, number])
+        fresh = ScheduleId(SCHEDULE_PREFIX + digest_of(facts).removeprefix("sha256:")[:_ID_DIGITS])
+        if fresh not in removed:
+            return fresh
+    raise AssertionError
+
+
 class ScheduledJobs(Protocol):
     """Submits the jobs of schedules; there is one for each schedule and instant."""
 
-    def submit(self, schedule: Schedule, due: str) -> JobId:
-        """Submit the job of an instant, or return the one that was submitted before.
+    def submit(self, schedule: Schedule, due: str, recorded_by: RecordedBy) -> None:
+        """Submit the job of an instant, with what records it; nothing where it has a job.
 
         Raises:
+            ConcurrencyConflict: The schedule has changed; no job was submitted.
             SemanticError: The job was refused.
         """
 
@@ -266,15 +307,15 @@ class ScheduledJobs(Protocol):
 class ScheduleRunner:
     """Submits the jobs that are due; one per process.
 
-    Several processes may look at the same time, and one may die between the job and its event: the
-    job of an instant is found by its key, and the stream takes one event for each instant.
+    Several processes may look at the same time, and each may stall: an instant has one outcome. A
+    job and its ``ScheduleFired`` are one append, which the log refuses where the schedule has
+    changed since it was looked at.
     """
 
     records: ScheduleRecords
     jobs: ScheduledJobs
     cron: CronTable
     clock: Clock
-    _latest: datetime | None = field(default=None, init=False)
 
     def fire_due(self) -> tuple[ScheduleId, ...]:
         """Submit a job for each schedule whose instant has come.
@@ -289,16 +330,17 @@ class ScheduleRunner:
         Raises:
             LogUnavailable: Nothing was recorded for one of them; call again.
         """
-        now = self.clock.now()
-        was_set_back = self._latest is None or now < self._latest - timedelta(seconds=SET_BACK_S)
-        self._latest = now if was_set_back else max(now, self._latest or now)
         present = self.records.present()
-        if was_set_back:
-            for schedule in present:
+        now = (
+            self.clock.now()
+        )  # read last: a look that stalled must not seem to be a clock set back
+        for schedule in present:
+            with suppress(ConcurrencyConflict):  # looked at again
                 self._begin_anew(schedule, now)
         due = [one for one in present if one.due_at is not None and one.due_at <= rfc3339(now)]
         for schedule in due:
-            self._fire(schedule, now)
+            with suppress(ConcurrencyConflict):  # looked at again
+                self._fire(schedule, now)
         return tuple(one.id for one in due)
 
     def first_after(self, cron: str, timezone: str, at: datetime) -> str | None:
@@ -307,15 +349,15 @@ class ScheduleRunner:
         return None if found is None else rfc3339(found)
 
     def _begin_anew(self, schedule: Schedule, now: datetime) -> None:
-        """Resume a schedule whose next instant is later than it can be at this time."""
-        if schedule.due_at is None:
+        """Resume a schedule that changed in the future and whose next instant is too late."""
+        is_future = schedule.changed_at > rfc3339(now + timedelta(seconds=SET_BACK_S))
+        if schedule.due_at is None or not is_future:
             return
         next_at = self.first_after(schedule.facts.cron, schedule.facts.timezone, now)
         if next_at is None or schedule.due_at <= next_at:
             return
         resumed = ScheduleResumed(next_at=next_at, reason="clock_set_back")
-        before = schedule.due_at
-        self.records.change(schedule.id, lambda state: (resumed,) if state.due_at == before else ())
+        self.records.record(schedule, [resumed])
 
     def _fire(self, schedule: Schedule, now: datetime) -> None:
         cron, timezone, due_at = schedule.facts.cron, schedule.facts.timezone, schedule.due_at
@@ -328,43 +370,41 @@ class ScheduleRunner:
             instants[-1] = self.cron.latest(cron, timezone, now)
         next_at = self.first_after(cron, timezone, max(now, instants[-1]))
         is_late = (now - instants[-1]).total_seconds() > LATE_S
-        try:
-            events = self._events(schedule, instants, next_at, is_late=is_late)
-        except LogUnavailable:
-            raise
-        except SemanticError:
-            return  # tried again, until the next instant makes this one missed
-        self.records.change(schedule.id, lambda state: events if state.due_at == due_at else ())
-
-    def _events(
-        self,
-        schedule: Schedule,
-        instants: Sequence[datetime],
-        next_at: str | None,
-        *,
-        is_late: bool,
-    ) -> list[Event]:
-        events: list[Event] = []
-        missed: list[str] = []
-        reason = "late"
-        for number, instant in enumerate(instants, start=1):
-            due = rfc3339(instant)
-            wanted = number == len(instants) and (schedule.facts.runs_late or not is_late)
+        dues = tuple(map(rfc3339, instants))
+        # After the clock was set back, an instant may have had its job.
+        found = {due: self.jobs.find(schedule, due) for due in dues}
+        earlier = {due: job for due, job in found.items() if job is not None}
+        reason, latest = "late", dues[-1]
+        if latest not in earlier and (schedule.facts.runs_late or not is_late):
             try:
-                # An api may have died after it had submitted the job of an earlier instant.
-                job = (self.jobs.submit if wanted else self.jobs.find)(schedule, due)
+                self.jobs.submit(
+                    schedule,
+                    latest,
+                    lambda job: self.records.outcome(
+                        schedule, _outcomes(dues, next_at, {**earlier, latest: job})
+                    ),
+                )
+            except (ConcurrencyConflict, LogUnavailable):
+                raise
             except SemanticError as error:
                 if error.retryable:
-                    raise
-                job, reason = None, error.code
-            if job is None:
-                missed.append(due)
+                    return  # tried again, until the next instant makes this one missed
+                reason = error.code
             else:
-                events.append(ScheduleFired(due=due, job=job, next_at=next_at))
-        if missed:
-            count, first, last = len(missed), missed[0], missed[-1]
-            events.insert(
-                0,
-                ScheduleMissed(first=first, last=last, count=count, reason=reason, next_at=next_at),
-            )
-        return events
+                return
+        self.records.record(schedule, _outcomes(dues, next_at, earlier, reason))
+
+
+def _outcomes(
+    dues: Sequence[str], next_at: str | None, fired: Mapping[str, JobId], reason: str = "late"
+) -> tuple[Event, ...]:
+    """Return the events of instants of which ``fired`` has the jobs; the others have none."""
+    jobs = tuple(ScheduleFired(due=due, job=job, next_at=next_at) for due, job in fired.items())
+    missed = [due for due in dues if due not in fired]
+    if not missed:
+        return jobs
+    first, last, number = missed[0], missed[-1], len(missed)
+    return (
+        ScheduleMissed(first=first, last=last, count=number, reason=reason, next_at=next_at),
+        *jobs,
+    )

@@ -26,7 +26,7 @@ from domain.job.listing import JobViews, metadata_of, tags_of
 from domain.job.ports import JobQueue
 from domain.job.state import first_status
 from domain.log.ports import EventLog
-from domain.log.record import Draft
+from domain.log.record import Append, Draft
 from domain.ports import IdSource
 from domain.shares import require_one_more, share_of, shortage
 from domain.values import Digest, JobId, JobStatus, Owner, Priority, StreamName, digest_of
@@ -105,6 +105,8 @@ class JobSubmission:
             The new job, or the earlier one of the same idempotency key, or the unique one.
 
         Raises:
+            ConcurrencyConflict: The other stream of ``NewJob.recorded_by`` has changed; nothing was
+                accepted.
             LogUnavailable: Nothing was accepted.
             IdempotencyKeyReused: An earlier request with other contents has the key.
         """
@@ -115,7 +117,13 @@ class JobSubmission:
             for event in events
         ]
         try:
-            self.log.append(StreamName(job_id), drafts, expected_version=0, payloads=payloads)
+            self.log.append(
+                StreamName(job_id),
+                drafts,
+                expected_version=0,
+                payloads=payloads,
+                also=None if new.recorded_by is None else new.recorded_by(job_id),
+            )
         except UniqueJobExists as error:
             return self.attach(
                 JobId(error.job_id),
@@ -298,6 +306,9 @@ def _require_memory(priority: Priority, wait_max_s: float, waiting: int, eta: Et
     raise MemoryFull(full_s, retry_after_s=retry_after_s(free_in_s))
 
 
+#: Returns the append to another stream that goes with a job.
+RecordedBy = Callable[[JobId], Append]
+
 #: Stands for the digest of a request until ``NewJob.sealed``: the request may still change.
 UNSEALED: Final = Digest("")
 
@@ -313,6 +324,8 @@ class NewJob:
         client: The caller's User-Agent.
         wire: The request in the form of its dialect, for protocols that return it with the answer.
         keyspace: Only requests with the same one repeat each other; empty if all clients share it.
+        recorded_by: Returns what is appended to another stream with the job, or neither is; not
+            where the request gets an earlier job.
     """
 
     submitted: JobSubmitted
@@ -321,6 +334,7 @@ class NewJob:
     client: str | None = None
     wire: bytes | None = None
     keyspace: str = ""
+    recorded_by: RecordedBy | None = None
 
     @property
     def answers_to(self) -> Owner | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from domain.log.record import Draft, EventFilter, LogHead, Ownership, RecordedEvent
+from domain.log.record import Append, Draft, EventFilter, LogHead, Ownership, RecordedEvent
 from domain.values import (
     Digest,
     StreamName,
@@ -41,6 +41,7 @@ class EventLog(EventReader, Protocol):
         *,
         expected_version: int,
         payloads: Mapping[Digest, bytes] | None = None,
+        also: Append | None = None,
     ) -> tuple[RecordedEvent, ...]:
         """Append all of ``drafts`` with their payloads and projections, or nothing.
 
@@ -52,9 +53,11 @@ class EventLog(EventReader, Protocol):
             drafts: At least one.
             expected_version: Version of the stream that was decided on, 0 for a new one.
             payloads: Bytes by their digest; one that is already stored is left alone.
+            also: An append to another stream that is made with this one, or neither is; its events
+                are not returned.
 
         Raises:
-            ConcurrencyConflict: The stream is at another version.
+            ConcurrencyConflict: A stream is at another version.
             IdempotencyKeyTaken: A submitted job has the key of another job.
             UniqueJobExists: A submitted job is unique, and another job holds that now.
             LogUnavailable: Nothing was written (disk full, locked too long, closed).

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from json.encoder import encode_basestring
 from typing import Any, Final
 
 from domain.chat.request import canonical_json
 from domain.errors import CorruptLog, LogNewer
-from domain.events.event import Event
-from domain.values import Digest, EventId, Owner, StreamName
+from domain.events.event import Event, begins_work
+from domain.values import Digest, EventId, Owner, StreamName, digest_of
 
 #: ``prev_hash`` of the first event.
 GENESIS_HASH = "0" * 64
@@ -33,6 +33,63 @@ class Draft:
     event: Event
     correlation_id: str
     causation_id: EventId | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Append:
+    """The events of one stream that are appended together; see ``EventLog.append``.
+
+    Attributes:
+        also: An append to another stream, made with this one: both or neither.
+    """
+
+    stream: StreamName
+    drafts: tuple[Draft, ...]
+    expected_version: int
+    payloads: Mapping[Digest, bytes] = field(default_factory=dict)
+    also: Append | None = None
+
+    @property
+    def parts(self) -> tuple[Append, ...]:
+        """It and the appends that are made with it; at least one, of different streams."""
+        return (self,) if self.also is None else (self, *self.also.parts)
+
+    @property
+    def begins_work(self) -> bool:
+        """Whether an event of it begins work, which a full disk refuses."""
+        return any(begins_work(draft.event) for part in self.parts for draft in part.drafts)
+
+    @property
+    def payload_bytes(self) -> int:
+        """Size of all payloads in bytes."""
+        return sum(len(content) for part in self.parts for content in part.payloads.values())
+
+    def check(self) -> None:
+        """Check what a caller may get wrong.
+
+        Raises:
+            ValueError: A part has no drafts or the stream of another part, two drafts share an id,
+                or a payload has another digest.
+        """
+        drafts = [draft for part in self.parts for draft in part.drafts]
+        if not all(part.drafts for part in self.parts) or _have_twins(
+            draft.event_id for draft in drafts
+        ):
+            msg = "an append needs drafts, each with an event id of its own"
+            raise ValueError(msg)
+        if _have_twins(part.stream for part in self.parts):
+            msg = f"two parts of an append to {self.stream} share a stream"
+            raise ValueError(msg)
+        for part in self.parts:
+            for digest, content in part.payloads.items():
+                if digest_of(content) != digest:
+                    msg = f"the payload has another digest than {digest}"
+                    raise ValueError(msg)
+
+
+def _have_twins(names: Iterable[str]) -> bool:
+    every = list(names)
+    return len(set(every)) != len(every)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from ops.clients.http_client import HttpClient
 from ops.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from domain.audit.timeline import Timeline
+    from domain.audit.timeline import RelatedJob, Timeline
 
 
 Prompt = Annotated[str, typer.Argument(help="What to ask; - reads it from stdin.")]
@@ -329,17 +329,26 @@ def _print_story(job: str, *, as_json: bool, data_dir: Path | None) -> None:
         fail(error.message, ExitCode.FAILED)
     if story is None:
         fail(f"job {job} is not in the log", ExitCode.FAILED)
+    timeline, after, successors = story
     if as_json:
-        print_json(asdict(story), ascii_only=False)
+        edges = {"after": [*map(asdict, after)], "successors": [*map(asdict, successors)]}
+        print_json(asdict(timeline) | edges, ascii_only=False)
         return
-    for line in _lines(story):
+    first, *others = _lines(timeline)
+    named = [("after", one) for one in after] + [("followed by", one) for one in successors]
+    edges_of = [f"{words} {one.job} ({one.status or 'not known'})" for words, one in named]
+    for line in (first, *edges_of, *others):
         echo(line)
 
 
-def _story(job: str, data_dir: Path | None) -> Timeline | None:
-    from domain.audit.timeline import read_timeline  # noqa: PLC0415 - most commands ask the service
+_Story = tuple["Timeline", tuple["RelatedJob", ...], tuple["RelatedJob", ...]]
+
+
+def _story(job: str, data_dir: Path | None) -> _Story | None:
+    from domain.audit import timeline  # noqa: PLC0415 - most commands ask the service
     from domain.values import JobId  # noqa: PLC0415 - most commands ask the service
     from ops.log.archives import archived_stream  # noqa: PLC0415 - most commands ask the service
+    from ops.log.projections.jobs import SqlJobViews  # noqa: PLC0415 - of the log alone
     from ops.log.reader import LogReader  # noqa: PLC0415 - most commands ask the service
 
     url = settings_or_exit(overrides(data_dir=data_dir)).log_url
@@ -347,11 +356,13 @@ def _story(job: str, data_dir: Path | None) -> Timeline | None:
         if engine is None:
             return None
         log = LogReader(engine)
-        story = read_timeline(log, JobId(job), payloads=log)
+        story = timeline.read_timeline(log, JobId(job), payloads=log)
         if story is None:
             archived = archived_stream(engine, url, job)
-            story = read_timeline(log, JobId(job), payloads=log, archived=archived)
-        return story
+            story = timeline.read_timeline(log, JobId(job), payloads=log, archived=archived)
+        if story is None:
+            return None
+        return story, *timeline.related_jobs(JobId(job), SqlJobViews(engine))
 
 
 def _lines(story: Timeline) -> list[str]:

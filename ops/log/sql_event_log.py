@@ -7,9 +7,9 @@ from typing import Self
 
 from domain.errors import LogUnavailable
 from domain.events.event import Event, is_new_work
-from domain.log.record import Draft, RecordedEvent
+from domain.log.record import Append, Draft, RecordedEvent
 from domain.ports import Clock
-from domain.values import Digest, StreamName, digest_of
+from domain.values import Digest, StreamName
 from ops.data_dir.free_space import Reserve
 from ops.log.database import database_file, reader_engine, writer_engine
 from ops.log.migrate import current, expected, refuse_newer_program
@@ -19,7 +19,6 @@ from ops.log.projections.owners import SqlBatchViews, SqlOwners
 from ops.log.projections.rebuild import ensure_projections
 from ops.log.projections.usage import SqlUsageViews
 from ops.log.reader import LogReader
-from ops.log.transaction import Append
 from ops.log.writer import LogWriter
 from ops.observe.counter_file import Figures
 
@@ -58,28 +57,24 @@ class SqlEventLog(LogReader):
         *,
         expected_version: int,
         payloads: Mapping[Digest, bytes] | None = None,
+        also: Append | None = None,
     ) -> tuple[RecordedEvent, ...]:
         """See ``EventLog.append``.
 
         Raises:
             SemanticError: A draft begins work, and ``admit_work`` refuses it.
-            ValueError: There are no drafts, two share an id, or a payload has another digest.
+            ValueError: From ``Append.check``.
         """
         if any(is_new_work(draft.event) for draft in drafts):
             self.admit_work([draft.event for draft in drafts])
-        if not drafts or len({draft.event_id for draft in drafts}) != len(drafts):
-            msg = "an append needs drafts, each with an event id of its own"
-            raise ValueError(msg)
-        for digest, content in (payloads or {}).items():
-            if digest_of(content) != digest:
-                msg = f"the payload has another digest than {digest}"
-                raise ValueError(msg)
         request = Append(
             stream=stream,
             drafts=tuple(drafts),
             expected_version=expected_version,
             payloads=payloads or {},
+            also=also,
         )
+        request.check()
         return self._writer.append(request)
 
     def check_writable(self) -> None:

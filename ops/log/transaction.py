@@ -8,7 +8,6 @@ need no savepoint.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, bindparam, func, insert, select
 
@@ -19,9 +18,9 @@ from domain.errors import (
     UniqueJobExists,
 )
 from domain.events.cache import AgentCacheMissed, AgentCacheRestored
-from domain.events.event import Event, begins_work
+from domain.events.event import Event
 from domain.events.job import JobSubmitted
-from domain.log.record import Draft, LogHead, RecordedEvent, reader_needed, refuse_newer
+from domain.log.record import Append, Draft, LogHead, RecordedEvent, reader_needed, refuse_newer
 from domain.ports import Clock, IdSource
 from domain.values import Digest, StreamName, rfc3339
 from ops.log.hot_statements import HotStatement
@@ -53,26 +52,6 @@ _INSERT_EVENTS = HotStatement(insert(EVENTS).inline())
 _INSERT_PAYLOADS = HotStatement(insert(PAYLOADS).inline())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Append:
-    """One call of ``EventLog.append``."""
-
-    stream: StreamName
-    drafts: tuple[Draft, ...]
-    expected_version: int
-    payloads: Mapping[Digest, bytes] = field(default_factory=dict)
-
-    @property
-    def begins_work(self) -> bool:
-        """Whether an event of it begins work, which a full disk refuses."""
-        return any(begins_work(draft.event) for draft in self.drafts)
-
-    @property
-    def payload_bytes(self) -> int:
-        """Size of all payloads in bytes."""
-        return sum(len(content) for content in self.payloads.values())
-
-
 class LogTransaction:
     """Appends on a connection that holds the write lock; the caller commits.
 
@@ -93,15 +72,16 @@ class LogTransaction:
         self._reader_min = self._reader_needed = read_reader_min(connection)
         refuse_newer(self._reader_min)
         self._head, self._last_at = read_stamped_head(connection)
-        streams = {one.stream for one in batch}
+        parts = [part for one in batch for part in one.parts]
+        streams = {part.stream for part in parts}
         self._versions = {stream: _version(connection, stream) for stream in streams}
         self._existing: dict[str, RecordedEvent] = {}
-        for event_id in {draft.event_id for one in batch for draft in one.drafts}:
+        for event_id in {draft.event_id for part in parts for draft in part.drafts}:
             row = _BY_EVENT_ID.row(connection, {"event_id": event_id})
             if row is not None:
                 (self._existing[event_id],) = with_texts(connection, [event_of(row)])
         self._projections = (
-            ProjectionFold(connection, LIVE, streams | _named_jobs(batch))
+            ProjectionFold(connection, LIVE, streams | _named_jobs(parts))
             if self._are_projections_current()
             else None
         )
@@ -113,20 +93,15 @@ class LogTransaction:
         """Append all drafts of a request or none; other requests are not affected.
 
         Raises:
-            ConcurrencyConflict: The stream has another version.
+            ConcurrencyConflict: A stream has another version.
             IdempotencyKeyTaken: A submitted job has the key of another job.
             UniqueJobExists: A submitted job is unique, and another job holds that now.
             LogUnavailable: The projections, which have the keys, are behind the log.
             ValueError: An event id exists in another stream.
         """
-        for draft in request.drafts:
-            existing = self._existing.get(draft.event_id)
-            if existing is not None and existing.stream != request.stream:
-                msg = f"event {draft.event_id} stands in {existing.stream}, not {request.stream}"
-                raise ValueError(msg)
-        fresh = [draft for draft in request.drafts if draft.event_id not in self._existing]
+        fresh = [(part, drafts) for part in request.parts if (drafts := self._fresh_drafts(part))]
         if fresh:
-            self._record(request, fresh)
+            self._record(fresh)
         return tuple(self._existing[draft.event_id] for draft in request.drafts)
 
     def write(self) -> None:
@@ -149,35 +124,45 @@ class LogTransaction:
             checkpoint = catch_up(self._connection, LIVE)
         return checkpoint.is_current_version and checkpoint.position == self._head.position
 
-    def _record(self, request: Append, drafts: Sequence[Draft]) -> None:
-        version = self._versions[request.stream]
-        if version != request.expected_version:
-            raise ConcurrencyConflict(
-                request.stream, expected=request.expected_version, actual=version
-            )
+    def _fresh_drafts(self, part: Append) -> list[Draft]:
+        for draft in part.drafts:
+            existing = self._existing.get(draft.event_id)
+            if existing is not None and existing.stream != part.stream:
+                msg = f"event {draft.event_id} stands in {existing.stream}, not {part.stream}"
+                raise ValueError(msg)
+        return [draft for draft in part.drafts if draft.event_id not in self._existing]
+
+    def _record(self, parts: Sequence[tuple[Append, Sequence[Draft]]]) -> None:
         # Another process may have written the last event, with a clock that was ahead.
         now = max(self._last_at, self._now())
-        keys = self._fresh_keys(request.stream, drafts, now)
+        keys: dict[Digest, StreamName] = {}
+        for part, drafts in parts:
+            if (version := self._versions[part.stream]) != part.expected_version:
+                raise ConcurrencyConflict(
+                    part.stream, expected=part.expected_version, actual=version
+                )
+            keys |= self._fresh_keys(part.stream, drafts, now)
         head = self._head
         recorded: list[RecordedEvent] = []
-        for draft in drafts:
-            version += 1
-            event = link(
-                draft, stream=request.stream, version=version, before=head, recorded_at=now
-            )
-            recorded.append(event)
-            head = LogHead(position=event.position, hash=event.hash)
+        for part, drafts in parts:
+            for version, draft in enumerate(drafts, start=part.expected_version + 1):
+                event = link(
+                    draft, stream=part.stream, version=version, before=head, recorded_at=now
+                )
+                recorded.append(event)
+                head = LogHead(position=event.position, hash=event.hash)
         if self._projections is not None:
             self._projections.fold(recorded)
         # Nothing below can fail, so a refused append changes nothing.
         self._head, self._last_at = head, now
-        self._versions[request.stream] = version
+        self._versions |= {event.stream: event.version for event in recorded}
         self._recorded += recorded
         needed = (reader_needed(event.type, event.schema_version) for event in recorded)
         self._reader_needed = max(self._reader_needed, *needed)
         self._keys |= keys
         self._existing |= {event.event_id: event for event in recorded}
-        self._payloads |= request.payloads
+        for part, _ in parts:
+            self._payloads |= part.payloads
         for event in recorded:
             self._payloads |= event.texts
 
@@ -220,8 +205,8 @@ class LogTransaction:
             _INSERT_PAYLOADS.run_many(self._connection, missing)
 
 
-def _named_jobs(batch: Sequence[Append]) -> set[str]:
-    events = (draft.event for one in batch for draft in one.drafts)
+def _named_jobs(parts: Sequence[Append]) -> set[str]:
+    events = (draft.event for part in parts for draft in part.drafts)
     return {
         event.job for event in events if isinstance(event, AgentCacheRestored | AgentCacheMissed)
     }

@@ -17,12 +17,12 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from domain.errors import DiskFull, LogUnavailable
-from domain.log.record import RecordedEvent
+from domain.log.record import Append, RecordedEvent
 from domain.ports import Clock
 from domain.values import rfc3339
 from ops.data_dir.free_space import Reserve
 from ops.log.database import is_disk_full, reason_of
-from ops.log.transaction import Append, LogTransaction
+from ops.log.transaction import LogTransaction
 from ops.observe.counter_file import Figures
 from ops.observe.exposition import HistogramRecorder
 from ops.observe.families import COMMIT_BOUNDS_S

@@ -15,7 +15,15 @@ from domain.events.job import JobAttached, JobCancelRequested
 from domain.job.listing import JobFilter
 from domain.job.state import Job, fold_recorded
 from domain.log.ports import EventLog
-from domain.log.record import GENESIS_HASH, Draft, EventFilter, LogHead, RecordedEvent, verify_link
+from domain.log.record import (
+    GENESIS_HASH,
+    Append,
+    Draft,
+    EventFilter,
+    LogHead,
+    RecordedEvent,
+    verify_link,
+)
 from domain.values import (
     AgentId,
     Digest,
@@ -129,6 +137,51 @@ def test_a_partly_repeated_append_adds_the_rest_at_the_right_version(store: Stor
     assert recorded[0] == one
     assert recorded[1].version == 2
     assert store.log.load(JOB) == recorded
+
+
+def test_an_append_to_two_streams_is_one(store: Store) -> None:
+    job, other = submitted(), worker_event()
+    also = Append(stream=WORKER, drafts=(draft(other),), expected_version=0)
+    made = draft(job)
+    recorded = store.log.append(JOB, [made], expected_version=0, also=also)
+    assert [event.stream for event in recorded] == [JOB]
+    assert [event.stream for event in store.log.select()] == [JOB, WORKER]
+    _walk(store.log)
+    assert store.log.append(JOB, [made], expected_version=0, also=also) == recorded
+    assert store.log.head().position == 2
+
+
+@pytest.mark.parametrize(("job_version", "also_version"), [(0, 0), (0, 2), (1, 1)])
+def test_an_append_to_two_streams_is_refused_where_one_has_changed(
+    store: Store, job_version: int, also_version: int
+) -> None:
+    store.log.append(WORKER, [draft(worker_event())], expected_version=0)
+    payload = b"of the refused one"
+    also = Append(
+        stream=WORKER,
+        drafts=(draft(worker_event()),),
+        expected_version=also_version,
+        payloads={digest_of(payload): payload},
+    )
+    with pytest.raises(ConcurrencyConflict):
+        store.log.append(JOB, [draft(submitted())], expected_version=job_version, also=also)
+    assert store.log.head().position == 1
+    assert store.views.get(JobId(JOB)) is None
+    with pytest.raises(PayloadMissing):
+        store.log.get(digest_of(payload))
+
+
+def test_two_parts_of_an_append_have_streams_of_their_own(store: Store) -> None:
+    also = Append(stream=JOB, drafts=(draft(started()),), expected_version=1)
+    with pytest.raises(ValueError, match="share a stream"):
+        store.log.append(JOB, [draft(submitted())], expected_version=0, also=also)
+    with pytest.raises(ValueError, match="needs drafts"):
+        store.log.append(
+            JOB,
+            [draft(submitted())],
+            expected_version=0,
+            also=Append(stream=WORKER, drafts=(), expected_version=0),
+        )
 
 
 def test_an_event_id_of_another_stream_is_refused(store: Store) -> None:

@@ -1,4 +1,4 @@
-"""The jobs behind a job, on the fake, on SQLite and on PostgreSQL."""
+"""The jobs behind a job, and its parent, on the fake, on SQLite and on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from domain.audit.timeline import related_jobs
 from domain.job.listing import JobFilter, waits_for
-from domain.values import JobId, Predecessor, StreamName
+from domain.log.codec import decode_recorded
+from domain.values import JobId, Predecessor, StreamName, digest_of
 from tests.support.builders.job_events import draft, submitted
 from tests.support.builders.log_stores import STORES, Store, opened_store
 
@@ -36,6 +38,29 @@ def test_pages_have_the_jobs_that_wait_for_another(store: Store) -> None:
     accept("job-4", after=(second, replace(second, name="again")))
     assert (behind("job-1"), behind("job-2")) == (["job-3"], ["job-4", "job-3"])
     assert (behind("job-2", "night"), behind("job-3")) == (["job-3"], [])
+    after, successors = related_jobs(JobId("job-2"), store.views)
+    assert after == ()
+    assert [(one.job, one.name) for one in successors] == [
+        ("job-4", "2"),
+        ("job-4", "again"),
+        ("job-3", "2"),
+    ]
     third = store.views.get(JobId("job-3"))
     assert third is not None
     assert third.submitted.labels == ("night",)
+
+
+def test_a_fork_keeps_what_it_takes_over(store: Store) -> None:
+    fork = replace(
+        submitted(),
+        parent=JobId("job-1"),
+        parent_tokens=3,
+        parent_output=digest_of(b"answer"),
+        parent_fingerprint="f",
+    )
+    store.log.append(StreamName("job-1"), [draft(submitted())], expected_version=0)
+    store.log.append(StreamName("job-2"), [draft(fork)], expected_version=0)
+    (recorded,) = store.log.load(StreamName("job-2"))
+    assert decode_recorded(recorded) == fork
+    newest, oldest = store.views.page(JobFilter(), limit=2).jobs
+    assert (newest.submitted, oldest.submitted.parent) == (fork, None)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import count
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any
 
 from domain.batch.schedules import (
@@ -16,10 +16,10 @@ from domain.batch.schedules import (
     ScheduleRecords,
     ScheduleRunner,
 )
-from domain.errors import ScheduleExists, ScheduleNotFound
+from domain.errors import ScheduleExists
 from domain.events.job import JobSubmitted
 from domain.events.schedule import ScheduleAdded, ScheduleFired, ScheduleMissed
-from domain.job.submit import idempotency_digest
+from domain.job.submit import RecordedBy, idempotency_digest
 from domain.log.codec import decode_recorded
 from domain.values import JobId, digest_of, rfc3339
 from tests.simulation.steps import Process
@@ -57,10 +57,9 @@ class _Jobs:
     world: World
     api: Process
 
-    def submit(self, schedule: Schedule, due: str) -> JobId:
-        return self.find(schedule, due) or self.world.submit_scheduled(
-            self.api, _PROMPT, key=key_of(schedule, due)
-        )
+    def submit(self, schedule: Schedule, due: str, recorded_by: RecordedBy) -> None:
+        key = key_of(schedule, due)
+        self.world.submit_scheduled(self.api, _PROMPT, key=key, recorded_by=recorded_by)
 
     def find(self, schedule: Schedule, due: str) -> JobId | None:
         views = self.api.stepped(self.world.log.views, "views")
@@ -88,6 +87,8 @@ class Nights:
         self._runners: dict[Process, ScheduleRunner] = {}
         self._position = 0
         self._fired: dict[str, set[str]] = {}
+        self._missed: set[str] = set()
+        self._added: set[ScheduleId] = set()
         self._keys: set[str] = set()
 
     def add(self, api: Process) -> None:
@@ -105,9 +106,10 @@ class Nights:
 
         def body() -> None:
             try:
-                records.add(added, body=_BODY, correlation_id="r", sharer=None)
+                schedule = records.add(added, body=_BODY, correlation_id="r", sharer=None)
             except ScheduleExists:
                 return
+            self._added.add(schedule.id)
 
         self._begin(api, "plan", body)
 
@@ -138,9 +140,7 @@ class Nights:
             if isinstance(event, JobSubmitted) and recorded.correlation_id.startswith(
                 SCHEDULE_PREFIX
             ):
-                instant = recorded.correlation_id.partition("#")[0]
-                assert instant not in self._keys, f"two jobs of one instant: {instant}"
-                self._keys.add(instant)
+                self._check_job(recorded.correlation_id)
             elif isinstance(event, ScheduleAdded):
                 self._fired[recorded.stream] = set()
                 self._check_names()
@@ -151,6 +151,22 @@ class Nights:
                 assert event.due not in fired, f"twice: {where}"
                 fired.add(event.due)
                 assert JobId(event.job) in self._world.truth.jobs, f"no job: {where}"
+            elif isinstance(event, ScheduleMissed):
+                self._check_missed(recorded.stream, event)
+
+    def _check_job(self, instant: str) -> None:
+        assert instant not in self._keys, f"two jobs of one instant: {instant}"
+        assert instant not in self._missed, f"a job of a missed instant: {instant}"
+        self._keys.add(instant)
+
+    def _check_missed(self, stream: str, event: ScheduleMissed) -> None:
+        before = datetime.fromisoformat(event.first) - self._cron.every
+        instants = islice(self._cron.after("", "", before), event.count)
+        dues = [rfc3339(one) for one in instants]
+        assert dues[-1] == event.last, f"not each is missed: {event}"
+        missed = {f"{stream}:{due}" for due in dues}
+        assert not missed & self._keys, f"missed, and has a job: {missed & self._keys}"
+        self._missed |= missed
 
     def _check_names(self) -> None:
         names = Counter(one.facts.name for one in self._records.present())
@@ -159,12 +175,10 @@ class Nights:
     def check_end(self) -> None:
         """Every instant up to the next one has its job, or is recorded as missed."""
         self.check()
+        assert self._added <= self._fired.keys(), "a schedule that was added does not exist"
         records = self._records
         for name in self._fired:
-            try:
-                schedule = records.load(ScheduleId(name))
-            except ScheduleNotFound:
-                continue  # of a name that another one has
+            schedule = records.load(ScheduleId(name))
             first, next_at = schedule.facts.next_at, schedule.next_at
             assert next_at is not None
             passed = (

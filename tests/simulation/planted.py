@@ -10,8 +10,9 @@ from datetime import datetime, timedelta
 from typing import Any
 from unittest import mock
 
+from domain.batch import schedules as schedules_module
 from domain.batch.ports import BatchTally
-from domain.batch.schedules import Schedule, ScheduleRunner
+from domain.batch.schedules import SCHEDULE_PREFIX, Schedule, ScheduleRunner
 from domain.chat.items import Finished
 from domain.errors import QueueUnavailable
 from domain.events.job import AttemptStarted, JobSubmitted
@@ -23,13 +24,12 @@ from domain.job import stranded as stranded_module
 from domain.job import terminal_item
 from domain.job.state import Job
 from domain.job.stranded import JobReconciler
-from domain.job.submit import JobSubmission
+from domain.job.submit import JobSubmission, NewJob
 from domain.log import subscriptions as subscriptions_module
 from domain.log.subscriptions import Subscription
 from domain.values import JobId, rfc3339
 from domain.webhook.delivery import DeliveryResult, DueHost, Webhook
 from domain.webhook.send import WebhookCollector
-from tests.simulation import nights as nights_module
 from tests.simulation import workers as workers_module
 from tests.simulation import world as world_module
 from tests.simulation.broker import StoredItems
@@ -255,22 +255,33 @@ def _the_end_of_a_held_job_is_left_to_its_process() -> AbstractContextManager[An
     return mock.patch.object(InMemoryJobViews, "held", blind)
 
 
-def _a_schedule_forgets_its_keys() -> AbstractContextManager[Any]:
-    numbers = itertools.count()
-    return mock.patch.object(
-        nights_module, "key_of", lambda schedule, due: f"{schedule.id}:{due}#{next(numbers)}"
-    )
+def _a_scheduled_job_is_recorded_after_its_append() -> AbstractContextManager[Any]:
+    submit = JobSubmission.submit
+
+    def apart(self: JobSubmission, new: NewJob, **more: Any) -> Any:
+        accepted = submit(self, replace(new, recorded_by=None), **more)
+        if new.recorded_by is not None:
+            own = new.recorded_by(accepted.job_id)
+            self.log.append(own.stream, own.drafts, expected_version=own.expected_version)
+        return accepted
+
+    return mock.patch.object(JobSubmission, "submit", apart)
+
+
+def _a_name_is_looked_up_before_the_append_only() -> AbstractContextManager[Any]:
+    ids = (f"{SCHEDULE_PREFIX}{number}" for number in itertools.count())
+    return mock.patch.object(schedules_module, "_fresh_id", side_effect=ids)
 
 
 def _missed_instants_are_left_out() -> AbstractContextManager[Any]:
-    events_of = ScheduleRunner._events
+    events_of = schedules_module._outcomes
 
-    def silent(self: ScheduleRunner, *given: Any, **more: Any) -> Any:
-        events = events_of(self, *given, **more)
-        kept = [one for one in events if not isinstance(one, ScheduleMissed)]
+    def silent(*given: Any) -> Any:
+        events = events_of(*given)
+        kept = tuple(one for one in events if not isinstance(one, ScheduleMissed))
         return kept or events
 
-    return mock.patch.object(ScheduleRunner, "_events", silent)
+    return mock.patch.object(schedules_module, "_outcomes", silent)
 
 
 def _one_ended_job_is_enough() -> AbstractContextManager[Any]:
@@ -317,6 +328,7 @@ PLANTED_IN_WEEKS: Mapping[str, Plant] = {
     "what came due in a sleep is overlooked": _what_came_due_in_a_sleep_is_overlooked,
     "a schedule does not catch up": _a_schedule_does_not_catch_up,
     "a delivery counts as acknowledged": _a_delivery_counts_as_acknowledged,
+    "a scheduled job is recorded after its append": _a_scheduled_job_is_recorded_after_its_append,
 }
 
 PLANTED: Mapping[str, Plant] = {
@@ -357,7 +369,7 @@ PLANTED: Mapping[str, Plant] = {
     "held jobs are released at once": _held_jobs_are_released_at_once,
     "one ended job is enough": _one_ended_job_is_enough,
     "prompts keep their places": _prompts_keep_their_places,
-    "a schedule forgets its keys": _a_schedule_forgets_its_keys,
+    "a name is looked up before the append only": _a_name_is_looked_up_before_the_append_only,
     "missed instants are left out": _missed_instants_are_left_out,
     "the end of a held job is left to its process": _the_end_of_a_held_job_is_left_to_its_process,
 }

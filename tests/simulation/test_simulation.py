@@ -35,7 +35,7 @@ FOUND = {
     "held jobs are released at once": 3,
     "one ended job is enough": 115,
     "prompts keep their places": 27,
-    "a schedule forgets its keys": 119,
+    "a name is looked up before the append only": 415,
     "missed instants are left out": 27,
     "the end of a held job is left to its process": 71,
 }
@@ -44,6 +44,7 @@ FOUND_IN_WEEKS = {
     "what came due in a sleep is overlooked": 0,
     "a schedule does not catch up": 0,
     "a delivery counts as acknowledged": 4,
+    "a scheduled job is recorded after its append": 5,
 }
 WEEKS = 10
 #: What the short run must meet often, beside ends.

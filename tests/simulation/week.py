@@ -70,6 +70,8 @@ FAULTS: dict[Callable[[World, int], None], int] = {
     moves.lose_reply: 1,
     moves.disk: 2,
 }
+#: Steps of an api process into a look at the schedules, before it stalls.
+STALL_STEPS_MAX = 16
 #: Steps of a subscriber without faults until it has dealt with all.
 STEPS_MAX = 3000
 NAME = "ends"
@@ -157,12 +159,12 @@ class Subscriber:
 
 
 class Week:
-    """One week; a seed decides all of it."""
+    """One week; a seed decides all of it. Odd ones have two api processes."""
 
     def __init__(self, seed: int) -> None:
         self._drawn = random.Random(f"week {seed}")
         self._clock = WeekClock()
-        self.world = World(self._clock, every=EVERY, apis=1)
+        self.world = World(self._clock, every=EVERY, apis=1 + seed % 2)
         self._subscriber = Subscriber(self.world)
         self.tally: Counter[str] = Counter()
         self.trace: list[str] = []
@@ -182,6 +184,8 @@ class Week:
 
     def _session(self) -> None:
         """Let a person work for some minutes, and something go wrong in one session of three."""
+        if len(self.world.apis) > 1 and self._drawn.random() < 0.5:
+            self._do(self._stall)
         names, weights = list(WISHES), list(WISHES.values())
         has_fault = self._drawn.random() < 1 / 3
         for wish in self._drawn.choices(names, weights, k=self._drawn.randint(3, 8)):
@@ -262,12 +266,13 @@ class Week:
         world = self.world
         world.broker.come_back()
         world.log.unavailable = False
-        for process in (*world.apis, *world.workers):
-            process.frozen = False
+        for worker in world.workers:
+            worker.frozen = False
         late: str | None = "not yet looked"
         for _ in range(PROMPT_ROUNDS):
             world.nights.fire(world.apis[0])
             world.round()
+            world.api(1).frozen = False  # an api that stalled comes back to what others did
             if not (late := self._late()):
                 break
         assert not late, f"after {PROMPT_ROUNDS} rounds: {late}"
@@ -288,6 +293,17 @@ class Week:
             if schedule.due_at is not None and schedule.due_at <= now:
                 return f"an instant without its job: {schedule}"
         return None
+
+    def _stall(self, world: World, number: int) -> None:
+        """Let the second api process stand still while it looks at the schedules."""
+        api = world.api(1)
+        if not api.frozen:
+            world.nights.fire(api)
+            task = api.tasks[-1]
+            for _ in range(number % STALL_STEPS_MAX):
+                if task.is_ready:
+                    world.step(api, task)
+            api.frozen = True
 
     def _hold(self, world: World, number: int) -> None:
         draws = moves.Draws(number)

@@ -15,6 +15,7 @@ from domain.job.stranded import DueJobs, JobReconciler, StrandedJobs
 from domain.job.submit import (
     JobSubmission,
     NewJob,
+    RecordedBy,
     idempotency_digest,
     is_repeat,
     line_length,
@@ -119,10 +120,18 @@ class World:
         key: str | None = wishes.get("key")
         self._call(api, "submit", partial(self._accept, api, self._command(prompt, **wishes), key))
 
-    def submit_scheduled(self, api: Process, prompt: str, *, key: str) -> JobId:
+    def submit_scheduled(
+        self, api: Process, prompt: str, *, key: str, recorded_by: RecordedBy
+    ) -> None:
         """Accept the job of an instant, whose key is its correlation too."""
-        command = self._command(prompt, key=key, correlation_id=key, priority=Priority.BATCH)
-        return self._accept(api, command, key)
+        command = self._command(
+            prompt,
+            key=key,
+            correlation_id=key,
+            priority=Priority.BATCH,
+            recorded_by=recorded_by,
+        )
+        self._accept(api, command, key)
 
     def repeat(self, api: Process, prompt: str, state: Readership, **wishes: Any) -> None:
         """Begin to find the job of an equal request, or to accept another."""

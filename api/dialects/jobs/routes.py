@@ -74,11 +74,11 @@ from api.http.operation import (
 )
 from api.streaming.answers import JobStream, wait_for_end
 from api.submit import accept_job
-from domain.audit.timeline import bars_of, read_timeline
+from domain.audit.timeline import bars_of, read_timeline, related_jobs
 from domain.chat.items import Progress, StreamItem
 from domain.errors import JobNotFound, SemanticError, Unavailable
 from domain.job.eta import retry_after_s
-from domain.job.listing import JobFilter, labels_of, waits_for
+from domain.job.listing import JobFilter, labels_of
 from domain.job.state import Job
 from domain.job.submit import UNIQUE, Accepted
 from domain.values import JobId, JobStatus, Priority, WaitingFor, rfc3339
@@ -98,8 +98,6 @@ _STATUS: Final = choice("status", "only jobs in this state", JobStatus, default=
 _AGENT_ID: Final = text("agent_id", "only jobs of this agent", pattern=KNOWN_NAME_PATTERN)
 _MODEL: Final = text("model", "only jobs whose request names this model")
 _PRIORITY: Final = choice("priority", "only jobs of this queue", Priority, default=None)
-#: Most jobs behind one in the graph of a timeline.
-SUCCESSORS_MAX: Final = 100
 _TAG: Final = texts("tag", "only jobs with all these tags", most=TAGS_MAX, pattern=TAG_PATTERN)
 _METADATA: Final = pairs("metadata", "only jobs with these values of metadata", most=PAIRS_MAX)
 _SINCE: Final = moment("since", "only jobs accepted at this instant or later")
@@ -363,35 +361,17 @@ def get_job_timeline(app: App, request: Request) -> JobTimeline:
     timeline = partial(read_timeline, app.log, job_id, payloads=app.payloads)()
     if timeline is None:
         raise JobNotFound(job_id)
-    after, successors = _edges(app, job_id)
+    after, successors = related_jobs(job_id, app.views)
     return shown(
         JobTimeline,
         timeline,
         object="job.timeline",
         at=rfc3339(app.clock.now()),
-        after=after,
-        successors=successors,
+        after=[shown(JobEdge, one) for one in after],
+        successors=[shown(JobEdge, one) for one in successors],
         steps=[shown(JobStep, step) for step in timeline.steps],
         bars=[shown(JobBar, bar) for bar in bars_of(timeline)],
     )
-
-
-def _edges(app: App, job_id: JobId) -> tuple[list[JobEdge], list[JobEdge]]:
-    """Return the jobs that a job waits or waited for, and those that wait or waited for it."""
-    view = app.views.get(job_id)
-    after = [] if view is None else view.submitted.after
-    jobs = [app.views.get(JobId(one.job)) for one in after]
-    before = [
-        shown(JobEdge, one, status=None if job is None else job.status)
-        for one, job in zip(after, jobs, strict=True)
-    ]
-    later = app.views.page(JobFilter(labels=(waits_for(job_id),)), limit=SUCCESSORS_MAX).jobs
-    return before, [
-        shown(JobEdge, one, job=job.id, status=job.status)
-        for job in later
-        for one in job.submitted.after
-        if one.job == job_id
-    ]
 
 
 JOB_OPERATIONS: Final = (

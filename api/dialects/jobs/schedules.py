@@ -21,7 +21,7 @@ from domain.batch.schedules import Schedule, ScheduleId, ScheduleRunner
 from domain.chat.request import canonical_json
 from domain.errors import InvalidRequest
 from domain.events.schedule import ScheduleAdded
-from domain.job.submit import idempotency_digest
+from domain.job.submit import RecordedBy, idempotency_digest
 from domain.values import JobId, digest_of, rfc3339
 from ops.cron import CronsimTable
 from ops.settings.api_keys import KeyScope
@@ -104,10 +104,7 @@ class _SubmittedJobs:
 
     app: App
 
-    def submit(self, schedule: Schedule, due: str) -> JobId:
-        found = self.find(schedule, due)
-        if found is not None:
-            return found
+    def submit(self, schedule: Schedule, due: str, recorded_by: RecordedBy) -> None:
         body = self.app.payloads.get(schedule.facts.job)
         headers = {
             "idempotency-key": _key(schedule, due),
@@ -122,7 +119,7 @@ class _SubmittedJobs:
             caller=_caller(schedule),
         )
         parse = partial(native.parse, body, headers, defaults=self.app.defaults)
-        return accept_job(self.app, parse, request, protocol="jobs").job_id
+        accept_job(self.app, parse, request, protocol="jobs", recorded_by=recorded_by)
 
     def find(self, schedule: Schedule, due: str) -> JobId | None:
         key = idempotency_digest(_key(schedule, due), schedule.facts.keyspace)
@@ -147,6 +144,8 @@ def create_schedule(app: App, request: Request) -> ScheduleObject:
     if wire.job.after is not None:
         msg = "each of the jobs would wait for the same ones; submit them with their successors"
         raise InvalidRequest(msg, field="job.after")
+    if wire.job.unique is not None:
+        raise InvalidRequest("each instant has a job of its own", field="job.unique")
     body = canonical_json(load_json(request.body)["job"])
     caller = request.caller
     # What would refuse every job refuses the schedule.

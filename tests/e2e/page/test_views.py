@@ -113,6 +113,7 @@ def test_texts_are_hidden_until_the_reader_asks_and_are_never_markup(
     browser: Browser, jobs: Jobs
 ) -> None:
     live, ended = jobs.submit("Go on."), jobs.submit("quick")
+    later = jobs.submit("quick", after=[ended, live])
     browser.wait(lambda: jobs.status(ended) == "completed", "the end of the job")
     browser.open(f"jobs/{ended}")
     browser.see("completed", ".steps")
@@ -122,7 +123,10 @@ def test_texts_are_hidden_until_the_reader_asks_and_are_never_markup(
     browser.click(".job-text label")
     browser.see(HOSTILE, ".texts")
     assert browser.find(".texts img") == []
-    browser.open(f"jobs/{live}")
+    browser.see("Followed by", ".facts")
+    browser.click(f".facts a[title={later}]")
+    browser.see("After", ".facts")
+    browser.click(f".facts a[title={live}]")
     browser.see("10 11 12 13", ".texts")
     browser.click(".job-text label")
     browser.wait(lambda: browser.find(".texts") == [], "no text")

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from domain.events.worker import WorkerLost
-from domain.values import StreamName, WorkerId
+from domain.values import Predecessor, StreamName, WorkerId
 from ops.cli.main import build_app
 from ops.log.sql_event_log import open_log
 from tests.support.builders.job_events import completed, draft, started, submitted, worker_event
@@ -60,6 +60,18 @@ def test_the_story_as_json_has_every_step(directory: Path) -> None:
         "completed",
     ]
     assert story["ended"]
+
+
+def test_the_story_names_the_jobs_before_and_behind(directory: Path) -> None:
+    with open_log(new_log(directory), clock=FakeClock()) as log:
+        edges = (Predecessor(name="a", job="job-1"), Predecessor(name="b", job="job-gone"))
+        log.append(StreamName("job-2"), [draft(submitted(after=edges))], expected_version=0)
+    assert "followed by job-2 (held)" in _run(directory, "job-1", "--story").stdout.splitlines()
+    lines = _run(directory, "job-2", "--story").stdout.splitlines()
+    assert lines[1:3] == ["after job-1 (completed)", "after job-gone (not known)"]
+    story = json.loads(_run(directory, "job-1", "--story", "--json").stdout)
+    edge = {"name": "a", "job": "job-2", "condition": "completed", "status": "held"}
+    assert (story["after"], story["successors"]) == ([], [edge])
 
 
 @pytest.mark.parametrize("job", ["job-none", "worker-1"])

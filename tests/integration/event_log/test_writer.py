@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from domain.errors import ConcurrencyConflict, LogUnavailable, PayloadMissing
+from domain.log.record import Append
 from domain.values import JobId, StreamName, digest_of
 from ops.clock import SystemClock
 from ops.log import writer as log_writer
 from ops.log.sql_event_log import SqlEventLog, open_log
-from ops.log.transaction import Append, LogTransaction
+from ops.log.transaction import LogTransaction
 from ops.log.writer import LogWriter
 from tests.support.builders.job_events import TEXTS, draft, started, submitted, worker_event
 from tests.support.builders.log_files import new_log, raw_connection, verify

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from domain.events.event import Event
-from domain.log.record import Draft, RecordedEvent
+from domain.log.record import Append, Draft, RecordedEvent
 from domain.values import Digest, StreamName
 from tests.support.builders.job_events import draft
 from tests.support.fakes.event_log import InMemoryEventLog
@@ -32,12 +32,13 @@ class ToldLog(InMemoryEventLog):
         *,
         expected_version: int,
         payloads: Mapping[Digest, bytes] | None = None,
+        also: Append | None = None,
     ) -> tuple[RecordedEvent, ...]:
         if self.rivals:
             rival, event = self.rivals.pop(0)
             self.tell(rival, event)
         recorded = super().append(
-            stream, drafts, expected_version=expected_version, payloads=payloads
+            stream, drafts, expected_version=expected_version, payloads=payloads, also=also
         )
         self.clock.advance(1)
         return recorded

@@ -22,6 +22,7 @@ from domain.job.state import Job, fold_recorded, is_job_event, job_id_of
 from domain.log.record import (
     AGENT_STREAM,
     GENESIS_HASH,
+    Append,
     Draft,
     EventFilter,
     LogHead,
@@ -38,7 +39,6 @@ from domain.values import (
     Owner,
     Priority,
     StreamName,
-    digest_of,
     rfc3339,
 )
 from ops.log.row_codec import link
@@ -244,19 +244,21 @@ class InMemoryEventLog:
         *,
         expected_version: int,
         payloads: Mapping[Digest, bytes] | None = None,
+        also: Append | None = None,
     ) -> tuple[RecordedEvent, ...]:
-        if not drafts or len({draft.event_id for draft in drafts}) != len(drafts):
-            msg = "an append needs drafts, each with an event id of its own"
-            raise ValueError(msg)
-        for digest, content in (payloads or {}).items():
-            if digest_of(content) != digest:
-                msg = f"the payload has another digest than {digest}"
-                raise ValueError(msg)
+        request = Append(
+            stream=stream,
+            drafts=tuple(drafts),
+            expected_version=expected_version,
+            payloads=payloads or {},
+            also=also,
+        )
+        request.check()
         with self._lock:
             if self.unavailable:
                 msg = "the disk is full"
                 raise LogUnavailable(msg)
-            return self._append(stream, drafts, expected_version, payloads or {})
+            return self._append(request)
 
     def load(self, stream: StreamName, *, after_version: int = 0) -> tuple[RecordedEvent, ...]:
         return tuple(
@@ -345,54 +347,50 @@ class InMemoryEventLog:
             raise PayloadMissing(digest)
         return self._payloads[digest]
 
-    def _append(
-        self,
-        stream: StreamName,
-        drafts: Sequence[Draft],
-        expected_version: int,
-        payloads: Mapping[Digest, bytes],
-    ) -> tuple[RecordedEvent, ...]:
+    def _append(self, request: Append) -> tuple[RecordedEvent, ...]:
         by_id = {event.event_id: event for event in self._events}
-        for draft in drafts:
-            if draft.event_id in by_id and by_id[draft.event_id].stream != stream:
-                msg = f"event {draft.event_id} stands in another stream"
-                raise ValueError(msg)
-        fresh = [draft for draft in drafts if draft.event_id not in by_id]
+        fresh: list[tuple[Append, list[Draft]]] = []
+        for part in request.parts:
+            for draft in part.drafts:
+                if draft.event_id in by_id and by_id[draft.event_id].stream != part.stream:
+                    msg = f"event {draft.event_id} stands in another stream"
+                    raise ValueError(msg)
+            if drafts := [draft for draft in part.drafts if draft.event_id not in by_id]:
+                fresh.append((part, drafts))
         if fresh:
-            recorded = self._record(stream, fresh, expected_version)
+            recorded = self._record(fresh)
             rows, usage = self._projected(recorded)
             self._events.extend(recorded)
-            self._payloads = {**payloads, **self._payloads}
+            for part, _ in fresh:
+                self._payloads = {**part.payloads, **self._payloads}
             for event in recorded:
                 self._payloads |= event.texts
             self.views.rows = rows
             self.usage.changes += usage
             by_id |= {event.event_id: event for event in recorded}
-        return tuple(by_id[draft.event_id] for draft in drafts)
+        return tuple(by_id[draft.event_id] for draft in request.drafts)
 
-    def _record(
-        self, stream: StreamName, drafts: Sequence[Draft], expected_version: int
-    ) -> list[RecordedEvent]:
-        version = len(self.load(stream))
-        if version != expected_version:
-            raise ConcurrencyConflict(stream, expected=expected_version, actual=version)
+    def _record(self, parts: Sequence[tuple[Append, Sequence[Draft]]]) -> list[RecordedEvent]:
         last_at = self._events[-1].recorded_at if self._events else ""
         now = max(last_at, rfc3339(self._clock.now()))
-        for draft in drafts:
-            if isinstance(draft.event, JobSubmitted):
-                self._require_fresh(draft.event, now)
+        for part, drafts in parts:
+            version = len(self.load(part.stream))
+            if version != part.expected_version:
+                raise ConcurrencyConflict(
+                    part.stream, expected=part.expected_version, actual=version
+                )
+            for draft in drafts:
+                if isinstance(draft.event, JobSubmitted):
+                    self._require_fresh(draft.event, now)
         recorded: list[RecordedEvent] = []
         head = self.head()
-        for offset, draft in enumerate(drafts, start=1):
-            event = link(
-                draft,
-                stream=stream,
-                version=version + offset,
-                before=head,
-                recorded_at=now,
-            )
-            recorded.append(event)
-            head = LogHead(position=event.position, hash=event.hash)
+        for part, drafts in parts:
+            for version, draft in enumerate(drafts, start=part.expected_version + 1):
+                event = link(
+                    draft, stream=part.stream, version=version, before=head, recorded_at=now
+                )
+                recorded.append(event)
+                head = LogHead(position=event.position, hash=event.hash)
         return recorded
 
     def _require_fresh(self, event: JobSubmitted, now: str) -> None:

@@ -49,7 +49,7 @@ export function Job({ id }) {
       ${row && html`<${Live} row=${row} />`}
       <${Failure} error=${job.error} />
       ${one.error && html`<p class="failure"><b>${one.error.code}</b> ${one.error.message}</p>`}
-      <${Facts} job=${one} row=${row} ended=${ended} />
+      <${Facts} job=${one} row=${row} ended=${ended} successors=${timeline.data?.successors ?? []} />
       <${Timeline} timeline=${timeline.data} error=${timeline.error} cached=${one.usage.cached_tokens} />
       <${CacheStory} cache=${one.cache} />
       <${JobText} job=${one} ended=${ended} />
@@ -67,8 +67,11 @@ function Live({ row }) {
   return html`<div class="panel live">${phaseCell(row)}<span class="muted">${figures.join(" · ")}</span></div>`;
 }
 
+/** Return a link to a job that comes before or after this one. */
+const jobLink = (job, text) => html`<a key=${job} class="id" title=${job} href=${link("jobs", [job])}>${shortened(text, 40)}</a> `;
+
 /** The sums of a job are recorded at its end; before it `row` has those of now. */
-function Facts({ job, row, ended }) {
+function Facts({ job, row, ended, successors }) {
   const { timings } = job;
   const now = { prompt_tokens: row?.prompt_tokens, cached_tokens: row?.cached_tokens, completion_tokens: row?.generated_tokens };
   const usage = ended || job.usage.completion_tokens > 0 ? job.usage : now;
@@ -79,7 +82,8 @@ function Facts({ job, row, ended }) {
     ["Protocol", `${job.protocol}, ${job.priority}`],
     ["Kind", job.kind],
     ["Accepted", clock(job.created_at)],
-    ...(job.after.length > 0 ? [["After", html`${job.after.map((one) => html`<a key=${one.job} class="id" title=${one.job} href=${link("jobs", [one.job])}>${shortened(one.name, 40)}</a> `)}`]] : []),
+    ...(job.after.length > 0 ? [["After", job.after.map((one) => jobLink(one.job, one.name))]] : []),
+    ...(successors.length > 0 ? [["Followed by", successors.map((one) => jobLink(one.job, one.job))]] : []),
     ...(job.start_after ? [["Starts after", clock(job.start_after)]] : []),
     ["Prompt", `${count(usage.prompt_tokens)} tokens`],
     ["From the cache", `${count(usage.cached_tokens)} (${percent(share(usage.cached_tokens, usage.prompt_tokens))})`],

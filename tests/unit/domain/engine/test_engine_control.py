@@ -12,7 +12,7 @@ from domain.engine.operate import EngineControls
 from domain.engine.workers import ControlTopic
 from domain.errors import Draining, InvalidRequest, LogUnavailable
 from domain.events.worker import EngineEvent, EngineTuned
-from domain.log.record import Draft, RecordedEvent
+from domain.log.record import Append, Draft, RecordedEvent
 from domain.values import Digest, EventId, StreamName
 from tests.support.fakes.broker import FakeControlSignals
 from tests.support.fakes.event_log import InMemoryEventLog
@@ -36,12 +36,15 @@ class _RacedLog(InMemoryEventLog):
         *,
         expected_version: int,
         payloads: Mapping[Digest, bytes] | None = None,
+        also: Append | None = None,
     ) -> tuple[RecordedEvent, ...]:
         if self.raced_by is not None:
             event, self.raced_by = self.raced_by, None
             draft = Draft(event_id=EventId("other"), event=event, correlation_id="other")
             super().append(stream, [draft], expected_version=expected_version)
-        return super().append(stream, drafts, expected_version=expected_version, payloads=payloads)
+        return super().append(
+            stream, drafts, expected_version=expected_version, payloads=payloads, also=also
+        )
 
 
 def _controls(log: InMemoryEventLog, signals: FakeControlSignals | None = None) -> EngineControls:

@@ -87,6 +87,7 @@ def test_a_schedule_is_paused_resumed_and_removed() -> None:
         ({"name": "a b"}, "name"),
         ({"job": {}}, "job"),
         ({"job": {"prompt": "hi", "start_after": "soon"}}, "job.start_after"),
+        ({"job": {"prompt": "hi", "unique": {"by": ["prompt"], "for": "1h"}}}, "job.unique"),
         ({"job": {"prompt": "hi", "webhook": {"url": "ftp://x"}}}, "webhook.url"),
     ],
 )
