@@ -24,11 +24,11 @@ from tests.support.fakes.time import SequentialIds
 from tests.support.polling import eventually
 
 _SUMMARY = "A boat of wood."
-_BLOCK = {"type": "compaction", "content": _SUMMARY}
+_BLOCK: dict[str, Any] = {"type": "compaction", "content": _SUMMARY}
 _CALL = {"type": "tool_use", "id": "t1", "name": "look", "input": {}}
 _RESULT = {"type": "tool_result", "tool_use_id": "t1", "content": "wood " * 40}
-_QUESTION = {"role": "user", "content": "Go on."}
-LONG = BODY | {
+_QUESTION: dict[str, Any] = {"role": "user", "content": "Go on."}
+LONG: dict[str, Any] = BODY | {
     "system": "Be brief.",
     "tools": [{"name": "look", "input_schema": {"type": "object"}}],
     "messages": [
@@ -87,6 +87,8 @@ async def _message(api: FakeApi, body: dict[str, Any]) -> dict[str, Any]:
                 message |= event["delta"]
                 message["usage"] |= event["usage"]
                 message["context_management"] = event.get("context_management")
+            case _:
+                pass
     return message
 
 
