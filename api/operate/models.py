@@ -129,11 +129,12 @@ def _capabilities(model: ModelStatus) -> dict[str, Any]:
         "batch": has,
         "citations": lacks,
         "code_execution": lacks,
+        "compaction": {**has, "summarize": has},
         "context_management": {
             **has,
             "clear_thinking_20251015": has,
             "clear_tool_uses_20250919": has,
-            "compact_20260112": lacks,
+            "compact_20260112": has,
         },
         "effort": {**has, **dict.fromkeys(_EFFORTS, has)},
         "engine": _engine_capabilities(model),

@@ -63,9 +63,9 @@ class Figures:
 #: The figures of today, lines and statements rounded up to a hundred. Lower what has fallen; a
 #: change that must raise one states why.
 CEILINGS: Final = Figures(
-    files=483,
-    lines=97_400,
-    statements=48_250,
+    files=484,
+    lines=98_000,
+    statements=48_450,
     message_files=38,
     jobs_files=16,
 )

@@ -35,6 +35,10 @@ from api.http.bodies import (
 #: Of ``clear_tool_uses``, as at the vendor: tokens behind which it clears, and uses that it keeps.
 CLEARED_BEHIND: Final = 100_000
 TOOL_USES_KEPT: Final = 3
+#: Of ``compact``, as at the vendor: tokens at which it compacts, if the model's context has room.
+COMPACTED_AT: Final = 150_000
+#: Type of the block with the summary of the conversation before it.
+COMPACTION: Final = "compaction"
 #: Blocks that change the tools in the middle of a conversation, or need the vendor's machines.
 _REFUSED_BLOCKS: Final = frozenset({"tool_addition", "tool_removal", "container_upload"})
 
@@ -74,6 +78,17 @@ class ContentBlock(RequestBody):
     content: Any = None
     source: Any = None
     cache_control: Any = None
+    #: Of a compaction; no conversation here changes its tools on the way.
+    tool_changes: Annotated[list[Any], Field(max_length=0)] | None = None
+
+    @model_validator(mode="after")
+    def _check_summary(self) -> ContentBlock:
+        if self.type != COMPACTION or self.content is None:
+            return self
+        if not isinstance(self.content, str) or not self.content.strip():
+            words = "content of a compaction must be its summary, or null for none"
+            raise PydanticCustomError("summary", words)
+        return self
 
 
 class InputMessage(RequestBody):
@@ -256,13 +271,46 @@ class ClearToolUses(RequestBody):
         return tool in wanted if isinstance(wanted, list) else bool(wanted)
 
 
-ContextEdit = Annotated[ClearThinking | ClearToolUses, Field(discriminator="type")]
+class Compact(RequestBody):
+    """Puts a summary in the place of the conversation before the newest question.
+
+    Attributes:
+        trigger: Tokens of the prompt at which it does so.
+        instructions: Added to those of this service for the summary.
+        pause_after_compaction: Whether the message has the compaction alone.
+    """
+
+    type: Literal["compact_20260112"]
+    trigger: InputTokens | None = None
+    instructions: str | None = None
+    pause_after_compaction: bool | None = None
+
+
+ClearEdit = ClearThinking | ClearToolUses
+ContextEdit = Annotated[ClearEdit | Compact, Field(discriminator="type")]
 
 
 class ContextManagement(RequestBody):
     """Edits of the prompt, applied in order."""
 
     edits: Items[ContextEdit] | None = None
+
+    @model_validator(mode="after")
+    def _compacts_once(self) -> ContextManagement:
+        if sum(isinstance(edit, Compact) for edit in self.edits or ()) > 1:
+            raise PydanticCustomError("edits", "edits may compact the conversation only once")
+        return self
+
+
+class Summarize(RequestBody):
+    """Makes the message the summary of the conversation, and nothing else.
+
+    Attributes:
+        instructions: Replace those of this service; blank ones count as absent.
+    """
+
+    type: Literal["summarize"]
+    instructions: str | None = None
 
 
 class ThreadRef(RequestBody):
@@ -302,7 +350,7 @@ class CountBody(SamplingBody):
     metadata: Metadata | None = None
     cache_control: Any = None
     context_management: ContextManagement | None = None
-    compaction: Unsupported = None
+    compaction: Summarize | None = None
     container: Unsupported = None
     mcp_servers: Annotated[list[Any], Field(max_length=0)] | None = None
     thread: ThreadRef | None = None
@@ -326,6 +374,23 @@ class MessagesBody(CountBody):
     stream: bool | None = None
     diagnostics: DiagnosticsSpec | None = None
 
+    @model_validator(mode="after")
+    def _compacts_alone(self) -> MessagesBody:
+        if self.compaction is None:
+            return self
+        config, choice = self.output_config, self.tool_choice
+        unfit = {
+            "context_management": self.context_management is not None,
+            "stop_sequences": bool(self.stop_sequences),
+            "output_format": self.output_format is not None,
+            "output_config.format": config is not None and config.format is not None,
+            "tool_choice": choice is not None and choice.type in ("any", "tool"),
+        }
+        for name in (name for name, is_set in unfit.items() if is_set):
+            words = "{name} has no meaning for compaction, whose message is a summary"
+            raise PydanticCustomError("unsupported", words, {"name": name})
+        return self
+
 
 # --- Anthropic -----------------------------------------------------------------------------
 
@@ -336,14 +401,28 @@ class ThoughtTokens(TypedDict):
     thinking_tokens: int
 
 
+class IterationUsage(TypedDict):
+    """Token counts of one of the jobs of a message."""
+
+    type: Literal["compaction", "message"]
+    input_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+
+
 class AnthropicUsage(TypedDict):
-    """Token counts; the prompt has the sum of the three input counts."""
+    """Token counts; the prompt has the sum of the three input counts.
+
+    Those of a compaction are in ``iterations`` alone.
+    """
 
     input_tokens: int
     cache_creation_input_tokens: int
     cache_read_input_tokens: int
     output_tokens: int
     output_tokens_details: ThoughtTokens
+    iterations: NotRequired[list[IterationUsage]]
 
 
 class OriginalCount(TypedDict):
@@ -377,7 +456,14 @@ class TokenCount(TypedDict):
 class AnthropicBlock(TypedDict):
     """A content block; its type decides which of the other keys it has."""
 
-    type: Literal["text", "thinking", "tool_use", "server_tool_use", "tool_search_tool_result"]
+    type: Literal[
+        "text",
+        "thinking",
+        "tool_use",
+        "server_tool_use",
+        "tool_search_tool_result",
+        "compaction",
+    ]
     text: NotRequired[str]
     thinking: NotRequired[str]
     signature: NotRequired[str]
@@ -386,7 +472,7 @@ class AnthropicBlock(TypedDict):
     toolset_name: NotRequired[str]
     input: NotRequired[dict[str, Any]]
     tool_use_id: NotRequired[str]
-    content: NotRequired[Mapping[str, Any]]
+    content: NotRequired[Mapping[str, Any] | str | None]
 
 
 CacheMiss = Literal["model_changed", "system_changed", "tools_changed", "messages_changed"]

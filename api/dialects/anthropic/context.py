@@ -1,4 +1,4 @@
-"""Edits of a conversation before it is rendered: ``context_management`` of Messages."""
+"""Edits of a conversation before it is rendered, and its compaction: Messages."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import Final
 
 from api.dialects.anthropic.bodies import (
     AppliedContextEdit,
+    ClearEdit,
     ClearThinking,
     ClearToolUses,
-    ContextEdit,
 )
-from domain.chat.request import EDITED_ORIGIN, ChatRequest, Message, ToolCall
+from api.dialects.compaction import COMPACT_INSTRUCTION, summary_turn
+from api.dialects.parsing import merge_turns
+from domain.chat.request import EDITED_ORIGIN, ChatRequest, Message, ToolCall, ToolChoice
+from domain.errors import InvalidRequest
 
 #: Returns the length of the prompt of a request in tokens; it may block.
 Count = Callable[[ChatRequest], int]
@@ -21,7 +24,7 @@ CLEARED_RESULT: Final = "[This result of a tool was cleared to save room.]"
 
 
 def edit_context(
-    chat: ChatRequest, edits: Sequence[ContextEdit], count: Count
+    chat: ChatRequest, edits: Sequence[ClearEdit], count: Count
 ) -> tuple[ChatRequest, list[AppliedContextEdit]]:
     """Return a request after its edits, and the report of those that changed it.
 
@@ -50,12 +53,63 @@ def edit_context(
     return chat, applied
 
 
-def may_edit(chat: ChatRequest, edits: Sequence[ContextEdit]) -> bool:
+def may_edit(chat: ChatRequest, edits: Sequence[ClearEdit]) -> bool:
     """Whether an edit could change a request, whatever the length of its prompt."""
     return any(_edited(chat, edit)[1] for edit in edits)
 
 
-def _edited(chat: ChatRequest, edit: ContextEdit) -> tuple[ChatRequest, int]:
+def has_older_turns(chat: ChatRequest) -> bool:
+    """Whether anything but instructions precedes the newest question."""
+    return any(turn.role != "system" for turn in _older(chat.messages))
+
+
+def behind_summary(turns: Sequence[Message], summary: str) -> list[Message]:
+    """Return what the model sees of turns that were compacted.
+
+    Instructions stay in words, and so does the newest question.
+    """
+    older = _older(turns)
+    lasting = [turn for turn in older if turn.role == "system"]
+    return [*lasting, summary_turn(summary), *turns[len(older) :]]
+
+
+def _older(turns: Sequence[Message]) -> Sequence[Message]:
+    """Return the turns before the newest question, which the last turns of the user are."""
+    count = len(turns)
+    while count and turns[count - 1].role in ("user", "system"):
+        count -= 1
+    return turns[:count]
+
+
+def summarizing(
+    chat: ChatRequest, *, added: str | None = None, own: str | None = None
+) -> ChatRequest:
+    """Return the request for the summary of a conversation: the same prompt with one more turn.
+
+    Args:
+        added: Instructions of the client behind those of this service.
+        own: Instructions in their place.
+
+    Raises:
+        InvalidRequest: The conversation ends with calls whose results are missing.
+    """
+    if chat.messages[-1].tool_calls:
+        msg = "a conversation can be compacted once its last tool calls have their results"
+        raise InvalidRequest(msg, field="messages")
+    words = (own or "").strip() or "\n\n".join(filter(None, (COMPACT_INSTRUCTION, added)))
+    lead = [turn.content for turn in chat.messages if turn.role == "system"]
+    turns = [turn for turn in chat.messages if turn.role != "system"]
+    return replace(
+        chat,
+        messages=merge_turns(lead, [*turns, Message(role="user", content=words)]),
+        tool_choice=ToolChoice(mode="none"),
+        answer_schema=None,
+        is_strict=False,
+        stop=(),
+    )
+
+
+def _edited(chat: ChatRequest, edit: ClearEdit) -> tuple[ChatRequest, int]:
     if isinstance(edit, ClearThinking):
         return _without_thinking(chat, edit)
     return _without_tool_uses(chat, edit)

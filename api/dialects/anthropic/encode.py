@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
 
 from api.dialects.anthropic.bodies import (
     AnthropicBlock,
@@ -13,9 +13,11 @@ from api.dialects.anthropic.bodies import (
     AppliedEdits,
     CacheMiss,
     CacheMissReason,
+    IterationUsage,
     MessageDiagnostics,
 )
 from api.dialects.anthropic.tools import AnthropicTools
+from api.dialects.compaction import summary_of
 from api.dialects.encoding import miss_of, sign_reasoning
 from api.dialects.parsing import arguments_of
 from api.errors import error_body
@@ -96,6 +98,19 @@ def diagnostics_of(
     return {"cache_miss_reason": reason}
 
 
+@dataclass(frozen=True, slots=True)
+class Summarized:
+    """A summary that a message begins with, and what it took; without it while it is written."""
+
+    summary: str = ""
+    usage: Usage = Usage()
+
+    @property
+    def block(self) -> AnthropicBlock:
+        """The block that the client sends back."""
+        return {"type": "compaction", "content": self.summary}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageForm:
     """What a request decides of the form of its message.
@@ -107,6 +122,8 @@ class MessageForm:
         tools: The tools of the request, which decide how a call is shown.
         applied_edits: The edits that changed the prompt; ``None`` where the request wants none.
         diagnostics: The member of that name; empty where the request does not ask for it.
+        summarized: The compaction that the message begins with.
+        is_compaction: Whether the answer is that summary, and nothing follows it.
     """
 
     model: str
@@ -115,6 +132,8 @@ class MessageForm:
     tools: AnthropicTools = field(default_factory=AnthropicTools)
     applied_edits: Sequence[AppliedContextEdit] | None = None
     diagnostics: Mapping[str, MessageDiagnostics | None] = field(default_factory=dict)
+    summarized: Summarized | None = None
+    is_compaction: bool = False
 
     @property
     def edits(self) -> Mapping[str, AppliedEdits]:
@@ -141,15 +160,29 @@ class MessageForm:
 
     def usage(self, usage: Usage) -> AnthropicUsage:
         """Return token counts in the shape of this dialect."""
+        message = self._counts("message", usage)
+        counts: AnthropicUsage = {
+            "input_tokens": message["input_tokens"],
+            "cache_creation_input_tokens": message["cache_creation_input_tokens"],
+            "cache_read_input_tokens": message["cache_read_input_tokens"],
+            "output_tokens": message["output_tokens"],
+            "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
+        }
+        if self.summarized is not None:
+            summary = self._counts("compaction", self.summarized.usage)
+            counts["iterations"] = [summary] if self.is_compaction else [summary, message]
+        return counts
+
+    def _counts(self, kind: Literal["compaction", "message"], usage: Usage) -> IterationUsage:
         computed = usage.prompt_tokens - usage.cached_tokens
         kept = max(0, usage.kept_tokens - usage.cached_tokens)
         created = kept if self.has_cache_control else 0
         return {
+            "type": kind,
             "input_tokens": computed - created,
             "cache_creation_input_tokens": created,
             "cache_read_input_tokens": usage.cached_tokens,
             "output_tokens": usage.completion_tokens,
-            "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
         }
 
 
@@ -179,7 +212,24 @@ class AnthropicEncoder:
         usage = Usage()
         if (started := self._started) is not None:
             usage = Usage(prompt_tokens=started.prompt_tokens, cached_tokens=started.cached_tokens)
-        return [_event("message_start", message=self._form.message(self._job_id, usage))]
+        parts: list[Part] = [
+            _event("message_start", message=self._form.message(self._job_id, usage))
+        ]
+        return parts + self._compaction(self._form.summarized)
+
+    def _compaction(self, summarized: Summarized | None) -> list[Part]:
+        """Return the events of a whole compaction, which has one delta."""
+        if summarized is None:
+            return []
+        self._index += 1
+        block = summarized.block
+        blank = {**block, "content": None}
+        delta = {**block, "type": "compaction_delta"}
+        return [
+            _event("content_block_start", index=self._index, content_block=blank),
+            _event("content_block_delta", index=self._index, delta=delta),
+            _event("content_block_stop", index=self._index),
+        ]
 
     def item(self, item: StreamItem) -> list[Part]:
         """Return the events of an item."""
@@ -202,8 +252,7 @@ class AnthropicEncoder:
 
     def fail(self, error: SemanticError) -> list[Part]:
         """Return the last event of a failed stream."""
-        body = error_body(error, Dialect.ANTHROPIC, self._request_id)
-        return [Frame(event="error", data=body)]
+        return [error_event(error, self._request_id)]
 
     def _think(self, text: str) -> list[Part]:
         self._reasoning.append(text)
@@ -268,14 +317,57 @@ class AnthropicEncoder:
         ]
 
 
+class CompactionEncoder(AnthropicEncoder):
+    """Encodes the items of a summary as events of a message with nothing else."""
+
+    _answer: AssembledAnswer | None = None
+
+    def item(self, item: StreamItem) -> list[Part]:
+        """Return the events of an item: those of the last one are all but ``message_start``."""
+        self._answer = self._answer or AssembledAnswer()
+        self._answer.add(item)
+        if self._answer.ending is None:
+            return []
+        end = ending_or_error(self._answer.ending)
+        if isinstance(end, SemanticError):
+            return self.fail(end)
+        try:
+            form = _summarized_form(self._answer, self._form)
+        except SemanticError as error:
+            return self.fail(error)
+        return [
+            *self._compaction(form.summarized),
+            _event(
+                "message_delta",
+                delta={"stop_reason": "compaction", "stop_sequence": None},
+                usage=form.usage(Usage()),
+                **form.edits,
+            ),
+            _event("message_stop"),
+        ]
+
+
+def _summarized_form(answer: AssembledAnswer, form: MessageForm) -> MessageForm:
+    summarized = Summarized(summary_of(answer, "max_tokens"), answer.finished().usage)
+    return replace(form, summarized=summarized)
+
+
 def assemble_message(answer: AssembledAnswer, form: MessageForm, job_id: JobId) -> dict[str, Any]:
     """Return the message of a finished answer, an ``AnthropicMessage``.
 
     Args:
         job_id: The job, which gives the message its id.
+
+    Raises:
+        InvalidRequest: The answer is a compaction without a summary.
     """
+    if form.is_compaction:
+        form = _summarized_form(answer, form)
+        content = [form.summarized.block] if form.summarized is not None else []
+        message = form.message(job_id, Usage(), content)
+        return {**message, "stop_reason": "compaction", **form.edits}
     ending, tools = answer.finished(), form.tools
-    content: list[AnthropicBlock] = []
+    content = [] if form.summarized is None else [form.summarized.block]
     for block in _shown_blocks(answer, thinking=form.thinking):
         if block.kind != "tool":
             content.append(_block(block, job_id, len(content), form.thinking))
@@ -335,6 +427,11 @@ def _stop_reason(ending: Finished, calls: Sequence[Block], tools: AnthropicTools
         searches = all(tools.is_search(call.name) for call in calls)
         return "pause_turn" if searches else "tool_use"
     return _STOP_REASONS[ending.stop_reason]
+
+
+def error_event(error: SemanticError, request_id: str) -> Frame:
+    """Return the event of a stream that failed."""
+    return Frame(event="error", data=error_body(error, Dialect.ANTHROPIC, request_id))
 
 
 def _event(event_type: str, **members: Any) -> Frame:  # noqa: ANN401 - any JSON value

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from typing import Any, Final
 
 from api.dialects.anthropic.bodies import (
+    COMPACTION,
+    ClearEdit,
+    Compact,
     ContentBlock,
     ContextEdit,
     CountBody,
@@ -18,7 +20,7 @@ from api.dialects.anthropic.bodies import (
     OutputConfig,
     ThinkingSpec,
 )
-from api.dialects.anthropic.context import may_edit
+from api.dialects.anthropic.context import behind_summary, has_older_turns, may_edit
 from api.dialects.anthropic.encode import MessageForm
 from api.dialects.anthropic.tools import AnthropicTools, tool_choice_of
 from api.dialects.encoding import signed_reasoning
@@ -62,24 +64,51 @@ def system_texts(system: str | Sequence[ContentBlock] | None) -> list[str]:
     return [kept for kept in map(_without_volatile_lines, texts) if kept]
 
 
-def message_turns(messages: Sequence[InputMessage], toolbox: AnthropicTools) -> Iterator[Message]:
-    """Yield the messages as domain messages; each tool result is a message of its own.
+def message_turns(
+    messages: Sequence[InputMessage], toolbox: AnthropicTools, before: Iterable[Message] = ()
+) -> list[Message]:
+    """Return the messages as domain messages; each tool result is a message of its own.
+
+    A summary takes the place of everything before it, except instructions and the newest question.
 
     Args:
         toolbox: Describes the tools that results refer to.
+        before: The conversation that the messages continue.
 
     Raises:
         InvalidRequest: The newest user message has an image without its data. A note replaces one
             in an earlier message or in a tool result, so that the conversation can go on.
     """
+    turns = list(before)
     newest = newest_of_user(message.role for message in messages)
     for number, message in enumerate(messages):
         where, is_question = f"messages.{number}", number == newest
         if is_question:
             _refuse_unread(message.content, where)
-        yield from _turns(
-            message, toolbox, partial(ImageCollector, f"{where}.content", is_question=is_question)
-        )
+        summary, rest = _summarized(message)
+        if summary is not None:
+            turns = behind_summary(turns, summary)
+        if rest is not message and not rest.content:
+            continue
+        collector = partial(ImageCollector, f"{where}.content", is_question=is_question)
+        turns += _turns(rest, toolbox, collector)
+    return turns
+
+
+def _summarized(message: InputMessage) -> tuple[str | None, InputMessage]:
+    """Return the last summary in a message, if it has one, and the message without what it covers.
+
+    A compaction without a summary has failed, and stands for nothing.
+    """
+    summary, rest = None, []
+    for block in () if isinstance(message.content, str) else message.content:
+        if block.type != COMPACTION:
+            rest.append(block)
+        elif block.content is not None:
+            summary, rest = block.content, []
+    if isinstance(message.content, str) or len(rest) == len(message.content):
+        return None, message
+    return summary, message.model_copy(update={"content": rest})
 
 
 def _refuse_unread(content: str | Sequence[ContentBlock], where: str) -> None:
@@ -340,10 +369,30 @@ def parse(
     """
     wire = parse_body(MessagesBody, body)
     parsed = request_of(wire, headers, defaults, earlier)
-    if may_edit(parsed.chat, edits_of(wire)):
+    compacts = compact_of(wire) is not None and has_older_turns(parsed.chat)
+    if compacts or may_edit(parsed.chat, clear_edits_of(wire)):
         msg = "a line of a batch is not counted before it runs, so its prompt cannot be edited"
         raise InvalidRequest(msg, field="context_management")
+    if wire.compaction is not None:
+        raise InvalidRequest("a line of a batch is not compacted", field=COMPACTION)
     return parsed
+
+
+def with_summary(wire: MessagesBody, summary: str) -> MessagesBody:
+    """Return a request behind its compaction, as its client sends it back."""
+    block = ContentBlock(type=COMPACTION, content=summary)
+    compaction = InputMessage(role="assistant", content=[block])
+    return wire.model_copy(update={"messages": [*wire.messages, compaction]})
+
+
+def compact_of(wire: CountBody) -> Compact | None:
+    """Return the edit that compacts the conversation, if a request wants it."""
+    return next((edit for edit in edits_of(wire) if isinstance(edit, Compact)), None)
+
+
+def clear_edits_of(wire: CountBody) -> list[ClearEdit]:
+    """Return the other edits, in order."""
+    return [edit for edit in edits_of(wire) if not isinstance(edit, Compact)]
 
 
 def edits_of(wire: CountBody) -> Sequence[ContextEdit]:
@@ -409,7 +458,7 @@ def _messages(
     if wire.system is None:
         system = [turn.content for turn in before if turn.role == "system"]
     history = (turn for turn in before if turn.role != "system")
-    return merge_turns(system, chain(history, message_turns(wire.messages, toolbox)))
+    return merge_turns(system, message_turns(wire.messages, toolbox, history))
 
 
 def _chat(

@@ -9,27 +9,49 @@ from typing import Final
 
 from api.app import App
 from api.dialects.anthropic import parse as anthropic
-from api.dialects.anthropic.bodies import AnthropicMessage, CountBody, MessagesBody, TokenCount
-from api.dialects.anthropic.context import Count, edit_context, may_edit
+from api.dialects.anthropic.bodies import (
+    COMPACTED_AT,
+    COMPACTION,
+    AnthropicMessage,
+    AppliedContextEdit,
+    Compact,
+    CountBody,
+    MessagesBody,
+    TokenCount,
+)
+from api.dialects.anthropic.context import (
+    Count,
+    edit_context,
+    has_older_turns,
+    may_edit,
+    summarizing,
+)
 from api.dialects.anthropic.encode import (
     AnthropicEncoder,
+    CompactionEncoder,
     MessageForm,
+    Summarized,
     assemble_message,
     diagnostics_of,
+    error_event,
 )
+from api.dialects.compaction import default_threshold, stream_behind, summarize, summary_of
 from api.dialects.generate import USER_TURN, answer_open, generation, run_count
 from api.generation import ParsedRequest
 from api.http.bodies import parse_body
 from api.http.messages import Access, Caller, Reply, Request, StreamReply, json_reply
-from api.http.operation import Operation
+from api.http.operation import Operation, for_further_job
+from api.http.sse import Frame
 from api.streaming.answers import abandoned_on_error
 from api.submit import open_answer, with_history
 from domain.audit.recent_ends import CacheDiagnosis
 from domain.chat.request import ChatRequest, Message
-from domain.errors import InvalidRequest, JobNotFound, PayloadMissing
+from domain.errors import InvalidRequest, JobNotFound, PayloadMissing, SemanticError
 from domain.values import JobId
 
 PROTOCOL: Final = "anthropic"
+#: Stored with the job of a summary, whose conversation ends with the instruction for it.
+_COMPACTION_FIELDS: Final = b'{"is_compaction":true}'
 
 
 async def create_message(app: App, request: Request) -> Reply | StreamReply:
@@ -38,7 +60,28 @@ async def create_message(app: App, request: Request) -> Reply | StreamReply:
     The reply repeats the model name of the request, since any name is served: Claude Code sends
     some of its requests under names of its vendor, whatever its settings.
     """
-    parse = await _parse_of(app, request)
+    if not any(word in request.body for word in (b"context_management", b'"compaction"')):
+        parse = partial(anthropic.parse, request.body, request.headers, app.defaults)
+        return await _answer(app, request, partial(parse, _earlier(app, request)))
+    wire, parsed = await app.call(_read, app, request)
+    parsed, summing = await _edited(app, request, wire, parsed)
+    if summing is None:
+        return await _answer(app, request, lambda: parsed)
+    if summing.form.is_compaction:
+        return await _answer(app, request, lambda: summing)
+    behind = partial(_answer_behind, app, request, wire, summing)
+    if not parsed.stream:
+        return await behind()
+
+    def fail(error: SemanticError) -> Frame:
+        return error_event(error, request.id)
+
+    return StreamReply(pieces=stream_behind(behind, app.ping_s, fail))
+
+
+async def _answer(
+    app: App, request: Request, parse: Callable[[], ParsedRequest]
+) -> Reply | StreamReply:
     parsed, job = await open_answer(app, parse, request, protocol=PROTOCOL)
     assert isinstance(parsed, anthropic.MessagesRequest), "as it parses"  # noqa: S101 - type checker
     form = parsed.form
@@ -50,11 +93,12 @@ async def create_message(app: App, request: Request) -> Reply | StreamReply:
             return form
         return replace(form, diagnostics={"diagnostics": diagnostics_of(previous, diagnosis)})
 
+    kind = CompactionEncoder if form.is_compaction else AnthropicEncoder
     return await answer_open(
         job,
         app,
         stream=parsed.stream,
-        encoder=lambda job_id, started, diagnosis: AnthropicEncoder(
+        encoder=lambda job_id, started, diagnosis: kind(
             diagnosed(diagnosis), job_id=job_id, request_id=request.id, started=started
         ),
         assemble=lambda job_id, answer, diagnosis: assemble_message(
@@ -63,29 +107,73 @@ async def create_message(app: App, request: Request) -> Reply | StreamReply:
     )
 
 
-async def _parse_of(app: App, request: Request) -> Callable[[], ParsedRequest]:
-    """Return what parses a request; one whose prompt is edited is parsed and edited here.
+async def _answer_behind(
+    app: App, request: Request, wire: MessagesBody, summing: anthropic.MessagesRequest
+) -> Reply | StreamReply:
+    """Compact the conversation by a job of its own, and answer behind its summary."""
+    # The answer has the key of the request.
+    further = for_further_job(request, COMPACTION)
+    _, answer = await summarize(app, summing, further, protocol=PROTOCOL)
+    made = Summarized(summary_of(answer, "max_tokens"), answer.finished().usage)
+    behind = anthropic.with_summary(wire, made.summary)
+    parsed = await app.call(_request_of, app, request, behind)
+    form = replace(parsed.form, summarized=made, applied_edits=summing.form.applied_edits)
+    return await _answer(app, request, lambda: replace(parsed, form=form))
+
+
+def _earlier(app: App, request: Request) -> anthropic.Earlier:
+    return partial(_conversation_before, app, request.caller)
+
+
+def _request_of(app: App, request: Request, wire: MessagesBody) -> anthropic.MessagesRequest:
+    return anthropic.request_of(wire, request.headers, app.defaults, _earlier(app, request))
+
+
+def _read(app: App, request: Request) -> tuple[MessagesBody, anthropic.MessagesRequest]:
+    wire = parse_body(MessagesBody, request.body)
+    return wire, _request_of(app, request, wire)
+
+
+async def _edited(
+    app: App, request: Request, wire: MessagesBody, parsed: anthropic.MessagesRequest
+) -> tuple[anthropic.MessagesRequest, anthropic.MessagesRequest | None]:
+    """Return a request after its edits, and what writes the summary if it is compacted.
 
     Raises:
         ModelNotReady: No worker has counted the prompt in time.
     """
-    earlier = partial(_conversation_before, app, request.caller)
-    if b"context_management" not in request.body:
-        return partial(anthropic.parse, request.body, request.headers, app.defaults, earlier)
+    if wire.compaction is not None:
+        chat = summarizing(parsed.chat, own=wire.compaction.instructions)
+        return parsed, _summing(parsed, chat, is_whole=True)
+    edits, compact = anthropic.clear_edits_of(wire), anthropic.compact_of(wire)
+    may_compact = compact is not None and has_older_turns(parsed.chat)
+    if not may_compact and not may_edit(parsed.chat, edits):
+        return parsed, None
+    count = _counter_of(app, request.caller, parsed)
 
-    def read() -> tuple[MessagesBody, anthropic.MessagesRequest]:
-        wire = parse_body(MessagesBody, request.body)
-        return wire, anthropic.request_of(wire, request.headers, app.defaults, earlier)
+    def edit() -> tuple[ChatRequest, list[AppliedContextEdit], bool]:
+        chat, applied = edit_context(parsed.chat, edits, count)
+        return chat, applied, may_compact and count(chat) >= _threshold(app, compact)
 
-    wire, parsed = await app.call(read)
-    edits = anthropic.edits_of(wire)
-    if may_edit(parsed.chat, edits):
-        count = _counter_of(app, request.caller, parsed)
-        chat, applied = await run_count(
-            app, request, partial(edit_context, parsed.chat, edits, count)
-        )
-        parsed = replace(parsed, chat=chat, form=replace(parsed.form, applied_edits=applied))
-    return lambda: parsed
+    chat, applied, is_due = await run_count(app, request, edit)
+    parsed = replace(parsed, chat=chat, form=replace(parsed.form, applied_edits=applied))
+    if compact is None or not is_due:
+        return parsed, None
+    chat = summarizing(chat, added=compact.instructions)
+    return parsed, _summing(parsed, chat, is_whole=bool(compact.pause_after_compaction))
+
+
+def _threshold(app: App, compact: Compact | None) -> int:
+    if compact is None or compact.trigger is None:
+        return min(COMPACTED_AT, default_threshold(app))
+    return compact.trigger.value
+
+
+def _summing(
+    parsed: anthropic.MessagesRequest, chat: ChatRequest, *, is_whole: bool
+) -> anthropic.MessagesRequest:
+    form = replace(parsed.form, is_compaction=is_whole)
+    return replace(parsed, chat=chat, form=form, wire=_COMPACTION_FIELDS)
 
 
 def _conversation_before(app: App, caller: Caller, message_id: str) -> Sequence[Message]:
@@ -103,6 +191,9 @@ def _conversation_before(app: App, caller: Caller, message_id: str) -> Sequence[
         raise missing
     if not view.status.is_terminal:
         msg = f"message {message_id} has not ended"
+        raise InvalidRequest(msg, field=field)
+    if view.submitted.wire is not None:
+        msg = f"message {message_id} is a compaction; send its block as the first message"
         raise InvalidRequest(msg, field=field)
     try:
         return app.agent_records.conversation_until(job_id)
@@ -142,13 +233,14 @@ def _counter_of(app: App, caller: Caller, parsed: ParsedRequest) -> Count:
 
 def _count(app: App, request: Request) -> TokenCount:
     wire = parse_body(CountBody, request.body)
-    earlier = partial(_conversation_before, app, request.caller)
+    earlier = _earlier(app, request)
     parsed = anthropic.counted_request_of(wire, request.headers, app.defaults, earlier)
-    count, edits = _counter_of(app, request.caller, parsed), anthropic.edits_of(wire)
+    count = _counter_of(app, request.caller, parsed)
     tokens = count(parsed.chat)
-    if not edits:
+    if not anthropic.edits_of(wire):
         return {"input_tokens": tokens}
-    chat, applied = edit_context(parsed.chat, edits, count)
+    # As at the vendor, nothing is compacted for a count.
+    chat, applied = edit_context(parsed.chat, anthropic.clear_edits_of(wire), count)
     return {
         "input_tokens": count(chat) if applied else tokens,
         "context_management": {"original_input_tokens": tokens},

@@ -1,8 +1,6 @@
-"""Compaction of a conversation: its summary by the model, and the item that refers to it.
+"""Compaction in Responses: the item that refers to a summary in the log, and what it replaces.
 
-A compaction is an ordinary job whose prompt is the conversation and an instruction, so that the
-cache has all of it but the instruction. Its answer stays in the log: the item that the client gets
-and sends back names the job and carries a digest of the summary.
+The item that the client gets and sends back names the job of the summary and carries its digest.
 """
 
 from __future__ import annotations
@@ -14,27 +12,15 @@ from dataclasses import replace
 from typing import Any, Final
 
 from api.dialects.openai_responses.requested import Item, RequestedFields
-from api.generation import AssembledAnswer, job_hex
-from domain.chat.images import unmarked
-from domain.chat.request import Message
+from api.generation import job_hex
 from domain.errors import InvalidRequest
 from domain.values import JobId
 
-#: Share of the context of the model at which a conversation is compacted without a threshold.
-DEFAULT_SHARE: Final = 0.8
 TRIGGER: Final = "compaction_trigger"
 ITEM: Final = "compaction"
 _REFERENCE: Final = re.compile(r"c1\.([0-9a-f]{32})\.([0-9a-f]{32})")
 #: Member of a compaction that has been read from the log; no reply has it.
 SUMMARY: Final = "summary"
-_BEFORE_SUMMARY: Final = "The conversation before this was shortened. Its summary:\n\n"
-#: The last turn of the prompt of a compaction.
-COMPACT_INSTRUCTION: Final = """\
-The conversation so far must be shortened, and only your summary of it remains. Write that summary \
-now, for yourself as the reader who continues the work. State: what the user wants, in their own \
-words where they matter; decisions and constraints; what has been done, with names of files, \
-commands, results and errors; what is unfinished, and the next step. Leave out what no later step \
-needs. Write only the summary, and call no tools."""
 #: Roles of messages that a compaction does not take out.
 _LASTING: Final = frozenset({"system", "developer"})
 
@@ -46,16 +32,6 @@ def compaction_item(job_id: JobId, summary: str) -> dict[str, Any]:
     """Return the item of a compaction; without a summary, as it stands while one is written."""
     content = f"c1.{job_hex(job_id)}.{_digest(summary)}" if summary else ""
     return {"id": f"cmp_{job_hex(job_id)}", "type": ITEM, "encrypted_content": content}
-
-
-def summary_turn(item: Item) -> Message:
-    """Return a compaction that was read from the log as a turn of the prompt."""
-    return Message(role="user", content=_BEFORE_SUMMARY + unmarked(item[SUMMARY]))
-
-
-def summary_of(answer: AssembledAnswer) -> str:
-    """Return the summary in the answer of a compaction; one that was cut off counts."""
-    return answer.joined("text").strip()
 
 
 def compacting(requested: RequestedFields, *, kept: int | None = None) -> RequestedFields:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from api.dialects.compaction import summary_of
 from api.dialects.encoding import miss_of, response_logprobs, sign_reasoning
 from api.dialects.openai_responses.bodies import (
     CacheDiagnostics,
@@ -14,7 +15,7 @@ from api.dialects.openai_responses.bodies import (
     ResponseObject,
     ResponseUsage,
 )
-from api.dialects.openai_responses.compaction import compaction_item, summary_of
+from api.dialects.openai_responses.compaction import compaction_item
 from api.dialects.openai_responses.requested import Item, RequestedFields
 from api.dialects.openai_responses.tools import (
     call_item,

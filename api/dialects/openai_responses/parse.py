@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn, TypeVar
 
+from api.dialects.compaction import COMPACT_INSTRUCTION, summary_turn
 from api.dialects.encoding import signed_reasoning
 from api.dialects.openai_chat.bodies import ContentPart
 from api.dialects.openai_chat.parse import text_of
@@ -24,7 +25,7 @@ from api.dialects.openai_responses.client_tools import (
     stored_output,
     stored_parts,
 )
-from api.dialects.openai_responses.compaction import COMPACT_INSTRUCTION, summary_turn
+from api.dialects.openai_responses.compaction import SUMMARY
 from api.dialects.openai_responses.requested import Item, RequestedFields, encode_fields
 from api.dialects.openai_responses.tools import (
     INPUT,
@@ -116,7 +117,7 @@ def item_turns(items: Iterable[Item]) -> list[Message]:
         if item["type"] in _RESULTS:
             turns.append(_result_turn(item))
         elif item["type"] == "compaction":
-            turns.append(summary_turn(item))
+            turns.append(summary_turn(item[SUMMARY]))
         elif item["type"] == "compaction_trigger":
             continue
         elif item["type"] == _ADDED:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
 from api.app import App
+from api.dialects.compaction import default_threshold, stream_behind, summarize, summary_of
 from api.dialects.generate import (
     ATTACHED_HEADER,
     GENERATION_FAILURES,
@@ -30,12 +30,10 @@ from api.dialects.openai_responses.bodies import (
     ResponsesBody,
 )
 from api.dialects.openai_responses.compaction import (
-    DEFAULT_SHARE,
     compacting,
     compaction_item,
     newest_question,
     shown_items,
-    summary_of,
 )
 from api.dialects.openai_responses.conversations import (
     ConversationTurn,
@@ -78,13 +76,9 @@ from api.http.operation import (
     text,
     whole_number,
 )
-from api.http.sse import Comment, encode
-from api.streaming.answers import JobStream, abandoned_on_error, collect_job, wait_for_end
+from api.streaming.answers import JobStream, abandoned_on_error, wait_for_end
 from api.submit import accept_job, open_answer
-from domain.errors import (
-    InvalidRequest,
-    SemanticError,
-)
+from domain.errors import InvalidRequest
 from domain.events.job import JobHidden
 from domain.job.commit import commit
 
@@ -111,7 +105,13 @@ async def create_response(app: App, request: Request) -> Reply | StreamReply:
     due = partial(_is_due, app, turn, parsed)
     if turn.may_be_compacted and await run_count(app, request, due):
         if parsed.stream and not turn.requested.is_background:
-            return StreamReply(pieces=_compacted_stream(app, turn, request))
+            return StreamReply(
+                pieces=stream_behind(
+                    partial(_answer_behind, app, turn, request),
+                    app.ping_s,
+                    lambda error: error_event(error, 0, request.id),
+                )
+            )
         parsed = await _compacted(app, turn, request)
     return await _answer(app, parsed, request, is_background=turn.requested.is_background)
 
@@ -137,12 +137,15 @@ async def _answer(
     )
 
 
+async def _answer_behind(app: App, turn: _Turn, request: Request) -> Reply | StreamReply:
+    return await _answer(app, await _compacted(app, turn, request), request)
+
+
 def _is_due(app: App, turn: _Turn, parsed: ParsedRequest) -> bool:
     """Whether the prompt of a turn has reached its threshold; blocks."""
     threshold = next(rule.compact_threshold for rule in turn.wire.context_management or ())
     if threshold is None:
-        lengths = [card.context_length for card in app.serving.cards()]
-        threshold = int(DEFAULT_SHARE * min(lengths, default=INT64_MAX))
+        threshold = default_threshold(app)
     return count_parsed(app, parsed, turn.caller) >= threshold
 
 
@@ -159,32 +162,6 @@ async def _compacted(app: App, turn: _Turn, request: Request) -> ParsedRequest:
     return await app.call(_parsed, app, behind, request)
 
 
-async def _compacted_stream(app: App, turn: _Turn, request: Request) -> AsyncIterator[bytes]:
-    """Stream the answer to a turn that is compacted first, with comments meanwhile."""
-
-    async def answered() -> Reply | StreamReply:
-        return await _answer(app, await _compacted(app, turn, request), request)
-
-    opening = asyncio.ensure_future(answered())
-    try:
-        while not (await asyncio.wait([opening], timeout=app.ping_s))[0]:
-            yield encode([Comment("ping")])
-        reply = opening.result()
-    except SemanticError as error:
-        yield encode([error_event(error, 0, request.id)])
-        return
-    finally:
-        opening.cancel()
-    assert isinstance(reply, StreamReply), "the turn wants a stream"  # noqa: S101 - for the checker
-    pieces = reply.pieces
-    try:
-        async for piece in pieces:
-            yield piece
-    finally:
-        if isinstance(pieces, JobStream):
-            await pieces.aclose()
-
-
 async def _summarize(
     app: App, turn: _Turn, request: Request
 ) -> tuple[ResponseEnvelope, AssembledAnswer]:
@@ -193,14 +170,9 @@ async def _summarize(
     if turn.requested.kept is not None:
         # The answer behind the compaction has the key of the request.
         request = for_further_job(request, "compaction")
-    _, job = await open_answer(app, lambda: parsed, request, protocol=PROTOCOL)
-    async with abandoned_on_error([job]):
-        envelope = await app.call(load_envelope, app, job.id)
-    answer = await collect_job(job)
-    if not summary_of(answer):
-        msg = "the model wrote no summary; a higher limit may help"
-        raise InvalidRequest(msg, field="max_output_tokens")
-    return envelope, answer
+    job_id, answer = await summarize(app, parsed, request, protocol=PROTOCOL)
+    summary_of(answer, "max_output_tokens")
+    return await app.call(load_envelope, app, job_id), answer
 
 
 async def compact_response(app: App, request: Request) -> Reply:

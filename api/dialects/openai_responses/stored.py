@@ -8,13 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from api.app import App
+from api.dialects.compaction import summary_of
 from api.dialects.openai_responses.bodies import (
     RESPONSE_ID_PATTERN,
     ResponseObject,
     ResponsesBody,
-)
-from api.dialects.openai_responses.compaction import (
-    summary_of,
 )
 from api.dialects.openai_responses.encode import (
     PROTOCOL,

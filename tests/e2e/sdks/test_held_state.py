@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import anthropic
 import openai
 
@@ -63,3 +65,36 @@ def test_a_thread_goes_on_with_the_new_message(claude: anthropic.Anthropic) -> N
         messages=[{"role": "user", "content": "Say hello."}],
     )
     assert second.usage.cache_read_input_tokens
+
+
+def test_a_conversation_is_compacted_and_goes_on(claude: anthropic.Anthropic) -> None:
+    question: Any = {"role": "user", "content": "What is the capital of France?"}
+    answer: Any = {"role": "assistant", "content": "Paris."}
+    trigger: Any = {"type": "input_tokens", "value": 1}
+    asked: Any = {
+        "model": _MODEL,
+        "max_tokens": 24,
+        "context_management": {"edits": [{"type": "compact_20260112", "trigger": trigger}]},
+    }
+    first = claude.beta.messages.create(messages=[question, answer, question], **asked)
+    assert [one.type for one in first.content] == ["compaction", "text"]
+    assert [one.type for one in first.usage.iterations or ()] == ["compaction", "message"]
+    answered: Any = {"role": "assistant", "content": first.content}
+    asked["context_management"]["edits"][0]["pause_after_compaction"] = True
+    with claude.beta.messages.stream(
+        messages=[question, answer, question, answered, question], **asked
+    ) as stream:
+        paused = stream.get_final_message()
+    assert [one.type for one in paused.content] == ["compaction"]
+    assert paused.stop_reason == "compaction"
+    del asked["context_management"]
+    whole = claude.beta.messages.create(
+        messages=[question, answer], compaction={"type": "summarize"}, **asked
+    )
+    assert (whole.stop_reason, [one.type for one in whole.content]) == (
+        "compaction",
+        ["compaction"],
+    )
+    after: Any = {"role": "assistant", "content": whole.content}
+    last = claude.beta.messages.create(messages=[after, question], **asked)
+    assert [one.type for one in last.content] == ["text"]

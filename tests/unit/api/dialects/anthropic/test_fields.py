@@ -54,7 +54,7 @@ def test_an_edit_that_keeps_all_reasoning_changes_nothing() -> None:
     [
         ({"container": "c"}, "container"),
         ({"mcp_servers": [{"type": "url", "url": "http://x", "name": "x"}]}, "mcp_servers"),
-        ({"context_management": {"edits": [{"type": "compact_20260112"}]}}, "context_management"),
+        ({"context_management": {"edits": [{"type": "of_next_year"}]}}, "context_management"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools.0.type"),
         ({"tool_choice": {"type": "of_next_year"}}, "tool_choice.type"),
         ({"thinking": {"type": "of_next_year"}}, "thinking.type"),

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.responses import CompactedResponse, Response
 
+from api.dialects.compaction import COMPACT_INSTRUCTION
 from api.dialects.openai_responses.compaction import (
-    COMPACT_INSTRUCTION,
     compaction_item,
     newest_question,
     shown_items,
