@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from bench.comparison.__main__ import DEMO_MODEL, measure, parser
 from bench.comparison.environments import SERVERS, TOOLS, Environment
 from bench.comparison.strangers import AGENTS, IMPATIENT, LEAGUE, REPLAY
 from bench.report import sections
+from bench.together.__main__ import in_float32
 from tests.support.models.real_weights import prepare
 
 _NEEDS: Final = {AGENTS: ("cache-pressure",), REPLAY: ("agentic-bench", "traces"), IMPATIENT: ()}
@@ -34,8 +36,11 @@ def main() -> None:
     chosen = [one for one in LEAGUE if not any(name in missing for name in _NEEDS[one])]
     report: dict[str, Any] = {"models": {}, "missing": missing}
     for name in options.models:
-        model = DEMO_MODEL if name == _DEMO else prepare(name)
-        report["models"][name] = measure(options, model, chosen)
+        with tempfile.TemporaryDirectory(prefix="league-") as folder:
+            # Half precision is slow on a CPU, and only this service avoids it by itself.
+            given = DEMO_MODEL if name == _DEMO else prepare(name)
+            model = in_float32(given, Path(folder) / given.name)
+            report["models"][name] = measure(options, model, chosen)
         if options.json:
             options.json.write_text(json.dumps(report) + "\n", encoding="utf-8")
     print("\n" + "\n".join(sections.league(report).table))

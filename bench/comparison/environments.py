@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 #: What ``bench.on_openblas`` needs beside a server.
-_FAST: Final = ("mlx[cpu]==0.32.4", "scipy-openblas32==0.3.34.481.3", "structlog")
+_FAST: Final = ("mlx[cpu]==0.32.4", "mlx-lm", "scipy-openblas32==0.3.34.481.3", "structlog")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,7 +67,9 @@ def _measure(server: Server, measurement: Measurement, round_: Round, results: R
         for key, figure in figures.items():
             cells[key]["figures"].append(figure)
         summary = ", ".join(
-            f"{row.title} {row.form.format(figures[row.key])}" for row in measurement.rows
+            f"{row.title} {row.form.format(figures[row.key])}"
+            for row in measurement.rows
+            if row.key in figures
         )
     took_s = time.monotonic() - begin
     print(f"{round_.name}, {name}, {measurement.name}, {took_s:.0f} s: {summary}", flush=True)
