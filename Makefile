@@ -11,6 +11,8 @@ AUDIT := $(VENV)/.audit
 MUTATION := $(VENV)/.mutation
 # Prints the directory of a model with trained weights; a first call downloads it.
 REAL := $(BIN)/python -m tests.support.models.real_weights
+# Environments of load generators and servers of others, and their traces.
+LEAGUE ?= $(HOME)/.cache/semantic-league
 # One more than two cores: a test often waits for a process that starts.
 TEST_PROCESSES ?= 3
 # Each test process compiles 1,500 files, and each process of a service 400, unless they are kept.
@@ -128,6 +130,10 @@ format: $(DEV) ## Format and fix what can be fixed
 bench: $(DEV) ## Measure this service beside mlx_lm.server on SmolLM2: make bench ARGS="--quick", or MODEL=DIR
 	@model="$(or $(MODEL),$$($(BIN)/python -m tests.support.models.real_weights smollm2-float32))" && \
 		exec $(BIN)/python -m bench.together --model "$$model" $(ARGS)
+
+.PHONY: league
+league: $(DEV) ## Measure beside others by their load generators, and write docs/benchmarks/league.md; FULL=1 takes hours
+	@$(BIN)/python -m bench.report --only league --again $(if $(FULL),,--quick) --rivals $(LEAGUE) --page docs/benchmarks/league.md $(ARGS)
 
 report: $(DEV) ## Run the benchmarks on a quiet machine and write docs/benchmarks.md: make report ARGS="--only soak"
 	@$(BIN)/python -m bench.report $(ARGS)

@@ -16,11 +16,15 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import psutil
 
 from bench.comparison.adapters import ADAPTERS
 from bench.comparison.conversation import Conversations
-from bench.comparison.measurements import MEASUREMENTS, copy_model
+from bench.comparison.measurements import MEASUREMENTS, Measurement, Round, copy_model
 from bench.comparison.runner import compare
 from bench.comparison.server import ROOT, Server
 from bench.report import sections
@@ -33,6 +37,21 @@ DEMO_MODEL = ROOT / "worker" / "demo_model"
 def main() -> None:
     """Measure, print the table, and write the figures where ``--json`` asks for them."""
     options = _options()
+    chosen = [one for one in MEASUREMENTS if not options.only or one.name in options.only]
+    report = measure(options, options.model, chosen)
+    print("\n" + "\n".join(sections.comparison(report).table))
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=2) + "\n")
+
+
+def measure(
+    options: argparse.Namespace, source: Path, measurements: Sequence[Measurement]
+) -> dict[str, Any]:
+    """Return conditions and results of some measurements with a copy of a model.
+
+    Args:
+        options: Those of ``parser``.
+    """
     # SIGTERM to the harness also stops its servers.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     pythons = _pythons(options.python, options.rivals)
@@ -40,50 +59,52 @@ def main() -> None:
     missing = [name for name in chosen if name not in pythons]
     if missing:
         sys.exit(f"no environment for {', '.join(missing)}: give --python NAME=PATH or --rivals")
-    measurements = [one for one in MEASUREMENTS if not options.only or one.name in options.only]
     with tempfile.TemporaryDirectory(prefix="comparison-") as scratch_name:
         scratch = Path(scratch_name)
-        model = copy_model(options.model, scratch / "model", options.attention)
+        model = copy_model(source, scratch / "model", options.attention)
         servers = [
             Server(ADAPTERS[name], python=pythons[name], model=model, data_dir=scratch / name)
             for name in chosen
         ]
-        results = compare(
-            servers,
-            measurements,
+        common = Round(
+            name="",
             conversations=Conversations(model, options.tokens),
-            rounds=options.rounds,
             scratch=scratch,
+            rivals=options.rivals or scratch,
+            is_long=options.long,
         )
-    conditions = _conditions(options, [f"{name} {_version(name, pythons)}" for name in chosen])
-    report = {"conditions": conditions, "results": results}
-    print("\n" + "\n".join(sections.comparison(report).table))
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
+        results = compare(servers, measurements, common=common, rounds=options.rounds)
+    versions = [f"{name} {_version(name, pythons)}" for name in chosen]
+    return {"conditions": _conditions(options, source, versions), "results": results}
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.comparison", description=(__doc__ or "").splitlines()[0]
-    )
+    made = parser("bench.comparison", (__doc__ or "").splitlines()[0], tokens=4000, rounds=3)
     names = [measurement.name for measurement in MEASUREMENTS]
-    parser.add_argument("--servers", nargs="+", choices=list(ADAPTERS), help="default: all found")
-    parser.add_argument("--only", nargs="+", choices=names, help="measurements; default: all")
-    parser.add_argument("--python", action="append", default=[], metavar="NAME=PATH")
-    parser.add_argument(
+    made.add_argument("--only", nargs="+", choices=names, help="measurements; default: all")
+    made.add_argument("--model", type=Path, default=DEMO_MODEL)
+    return made.parse_args()
+
+
+def parser(module: str, about: str, *, tokens: int, rounds: int) -> argparse.ArgumentParser:
+    """Return the options of ``measure``, for a program that adds its own."""
+    made = argparse.ArgumentParser(prog=f"python -m {module}", description=about)
+    made.add_argument("--servers", nargs="+", choices=list(ADAPTERS), help="default: all found")
+    made.add_argument("--python", action="append", default=[], metavar="NAME=PATH")
+    made.add_argument(
         "--rivals", type=Path, help="folder of environments, each named as its distribution"
     )
-    parser.add_argument("--model", type=Path, default=DEMO_MODEL)
-    parser.add_argument(
+    made.add_argument(
         "--attention",
         choices=("as-is", "full"),
         default="as-is",
         help="full: in a copy of the model, no layer has a window",
     )
-    parser.add_argument("--tokens", type=int, default=4000, help="length of a first turn")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write every figure here")
-    return parser.parse_args()
+    made.add_argument("--tokens", type=int, default=tokens, help="length of a first turn")
+    made.add_argument("--rounds", type=int, default=rounds)
+    made.add_argument("--long", action="store_true", help="large sizes of load generators")
+    made.add_argument("--json", type=Path, metavar="OUT", help="write every figure here")
+    return made
 
 
 def _pythons(given: list[str], rivals: Path | None) -> dict[str, Path]:
@@ -111,11 +132,12 @@ def _version(name: str, pythons: dict[str, Path]) -> str:
     return report.stdout.strip() or "of unknown version"
 
 
-def _conditions(options: argparse.Namespace, versions: list[str]) -> str:
+def _conditions(options: argparse.Namespace, model: Path, versions: list[str]) -> str:
     return (
         f"{platform.system()} {platform.machine()}, Python {platform.python_version()}, "
-        f"{', '.join(versions)}; {options.model.name} with attention {options.attention}, "
-        f"first turns of {options.tokens} tokens, {options.rounds} rounds."
+        f"{', '.join(versions)}; {model.name} with attention {options.attention}, "
+        f"first turns of {options.tokens} tokens, {options.rounds} rounds;"
+        f" load {psutil.getloadavg()[1]:.0f} at the end."
     )
 
 

@@ -17,19 +17,29 @@ class Place:
         model: Directory of the model.
         data_dir: The only directory that it may write to; kept across restarts.
         port: Loopback port to listen on.
+        kv_budget_mb: Most memory of its contexts, in units of 2^20 bytes; ``None`` for its default.
     """
 
     python: Path
     model: Path
     data_dir: Path
     port: int
+    kv_budget_mb: int | None = None
 
     def filled(self, text: str) -> str:
         """Return a text with the fields of this place; ``{bin}`` is where scripts are."""
-        fields = {"python": self.python, "bin": self.python.parent, "model": self.model}
-        return text.format(**fields, data=self.data_dir, port=self.port)
+        fields: dict[str, object] = {
+            "python": self.python,
+            "bin": self.python.parent,
+            "model": self.model,
+        }
+        budget = self.kv_budget_mb or 0
+        fields |= {"data": self.data_dir, "port": self.port}
+        fields |= {"mb": budget, "gb": budget / 1024, "bytes": budget * 2**20}
+        return text.format(**fields)
 
 
+_ROOT: Final = str(Path(__file__).parents[2])
 #: Keeps a server off the network, and its files in its own directory.
 OFFLINE: Final = {
     "HOME": "{data}",
@@ -37,6 +47,8 @@ OFFLINE: Final = {
     "TRANSFORMERS_OFFLINE": "1",
     "DO_NOT_TRACK": "1",
 }
+#: The same for a server in an environment of its own, which imports ``bench.on_openblas``.
+ELSEWHERE: Final = {**OFFLINE, "PYTHONPATH": _ROOT}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +61,7 @@ class Adapter:
         words: The command line, with fields of its place.
         variables: Variables in addition to the harness's own, with fields of its place.
         ready_path: Path that answers 200 once the model is loaded.
+        budget: Options and variables that bound the memory of its contexts.
     """
 
     name: str
@@ -56,14 +69,24 @@ class Adapter:
     words: str
     ready_path: str
     variables: Mapping[str, str] = field(default_factory=lambda: OFFLINE)
+    budget: Mapping[str, str] = field(default_factory=dict)
 
     def command(self, place: Place) -> list[str]:
         """Return the command line."""
-        return [place.filled(word) for word in self.words.split()]
+        bound = self._bound(place, are_options=True)
+        words = [*self.words.split(), *(word for pair in bound.items() for word in pair)]
+        return [place.filled(word) for word in words]
 
     def environment(self, place: Place) -> dict[str, str]:
         """Return the variables."""
-        return {name: place.filled(value) for name, value in self.variables.items()}
+        variables = {**self.variables, **self._bound(place, are_options=False)}
+        return {name: place.filled(value) for name, value in variables.items()}
+
+    def _bound(self, place: Place, *, are_options: bool) -> dict[str, str]:
+        if place.kv_budget_mb is None:
+            return {}
+        pairs = self.budget.items()
+        return {name: value for name, value in pairs if name.startswith("-") == are_options}
 
 
 SEMANTIC: Final = Adapter(
@@ -73,35 +96,55 @@ SEMANTIC: Final = Adapter(
     ready_path="/health/ready",
     variables={
         # The harness's own tree, even where another version is installed.
-        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "PYTHONPATH": _ROOT,
         "SEMANTIC_DATA_DIR": "{data}",
         "SEMANTIC_SERVER__PORT": "{port}",
         "SEMANTIC_MODEL__ID": "{model}",
     },
+    budget={"SEMANTIC_ENGINE__KV_BUDGET_MB": "{mb}"},
 )
-# Its prompt cache is in memory only. It multiplies with the BLAS of the service.
+# Its prompt cache is in memory only, and its running requests are not bounded.
 MLX_LM: Final = Adapter(
     name="mlx_lm.server",
     distribution="mlx-lm",
-    words="{python} -m bench.mlx_lm_server --model {model} --host 127.0.0.1 --port {port}"
-    " --log-level ERROR",
+    words="{python} -m bench.on_openblas mlx_lm.server:main --model {model} --host 127.0.0.1"
+    " --port {port} --log-level ERROR",
     ready_path="/health",
+    budget={"--prompt-cache-bytes": "{bytes}"},
 )
 # It saves its prefix cache in the home directory when it stops. ``--pflash off`` disables the lossy
 # prompt compression, so that it answers the same prompt.
 RAPID_MLX: Final = Adapter(
     name="rapid-mlx",
     distribution="rapid-mlx",
-    words="{bin}/rapid-mlx serve {model} --host 127.0.0.1 --port {port} --pflash off"
-    " --log-level WARNING",
+    words="{python} -m bench.on_openblas rapid_mlx.cli:main serve {model} --host 127.0.0.1"
+    " --port {port} --pflash off --log-level WARNING",
     ready_path="/health/ready",
+    variables=ELSEWHERE,
+    budget={"--cache-memory-mb": "{mb}"},
 )
 # Its prefix cache is off by default.
 MLX_VLM: Final = Adapter(
     name="mlx_vlm.server",
     distribution="mlx-vlm",
-    words="{bin}/mlx_vlm.server --model {model} --host 127.0.0.1 --port {port} --log-level WARNING",
+    words="{python} -m bench.on_openblas mlx_vlm.server:main --model {model} --host 127.0.0.1"
+    " --port {port} --log-level WARNING",
     ready_path="/health",
-    variables=OFFLINE | {"APC_ENABLED": "1", "APC_HASH": "sha256", "APC_DISK_PATH": "{data}/apc"},
+    variables={
+        **ELSEWHERE,
+        "APC_ENABLED": "1",
+        "APC_HASH": "sha256",
+        "APC_DISK_PATH": "{data}/apc",
+    },
+    budget={"APC_MEMORY_MAX_GB": "{gb}"},
 )
-ADAPTERS: Final = {one.name: one for one in (SEMANTIC, MLX_LM, RAPID_MLX, MLX_VLM)}
+VLLM_MLX: Final = Adapter(
+    name="vllm-mlx",
+    distribution="vllm-mlx",
+    words="{python} -m bench.on_openblas vllm_mlx.cli:main serve {model} --host 127.0.0.1"
+    " --port {port} --continuous-batching",
+    ready_path="/health",
+    variables=ELSEWHERE,
+    budget={"--cache-memory-mb": "{mb}"},
+)
+ADAPTERS: Final = {one.name: one for one in (SEMANTIC, MLX_LM, RAPID_MLX, MLX_VLM, VLLM_MLX)}

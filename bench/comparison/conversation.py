@@ -15,9 +15,9 @@ QUESTIONS = (
     "How many legs does a dog have?",
     "What do you call a baby cat?",
 )
-_ADJECTIVES = ("grey", "small", "old", "red", "quiet", "wooden", "broken", "new")
-_THINGS = ("boat", "lamp", "garden", "letter", "clock", "bridge", "train", "tower")
-_PLACES = ("harbour", "market", "school", "forest", "station", "river", "library", "field")
+ADJECTIVES = ("grey", "small", "old", "red", "quiet", "wooden", "broken", "new")
+THINGS = ("boat", "lamp", "garden", "letter", "clock", "bridge", "train", "tower")
+PLACES = ("harbour", "market", "school", "forest", "station", "river", "library", "field")
 
 
 class Conversations:
@@ -39,8 +39,8 @@ class Conversations:
         length = self._length(lines[0])
         while length < self._tokens:
             line = (
-                f"At {words.randrange(24)}:{words.randrange(60):02} the {words.choice(_ADJECTIVES)}"
-                f" {words.choice(_THINGS)} near the {words.choice(_PLACES)} was seen"
+                f"At {words.randrange(24)}:{words.randrange(60):02} the {words.choice(ADJECTIVES)}"
+                f" {words.choice(THINGS)} near the {words.choice(PLACES)} was seen"
                 f" {words.randrange(100)} times."
             )
             lines.append(line)

@@ -82,11 +82,15 @@ class Round:
         name: Part of every prompt, so that no prompt of another round is cached.
         conversations: Makes the prompts.
         scratch: A directory for this server in this round.
+        rivals: Folder of the environments of others, and of their traces.
+        is_long: Whether load generators take their large sizes.
     """
 
     name: str
     conversations: Conversations
     scratch: Path
+    rivals: Path
+    is_long: bool = False
 
 
 class Measurement:

@@ -6,9 +6,8 @@ import http.client
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
+from dataclasses import replace
 
-from bench.comparison.conversation import Conversations
 from bench.comparison.measurements import Figure, Measurement, Round
 from bench.comparison.server import Server
 
@@ -22,14 +21,16 @@ def compare(
     servers: Sequence[Server],
     measurements: Sequence[Measurement],
     *,
-    conversations: Conversations,
+    common: Round,
     rounds: int,
-    scratch: Path,
 ) -> Results:
     """Run all measurements; the reason of a failed one is recorded, and the run continues.
 
     All servers run all the time. Within each measurement they take turns, in another order in each
     round, so that other load on the machine hits all of them alike.
+
+    Args:
+        common: What all rounds share; each has a name of its own and a folder in its scratch.
     """
     results: Results = {server.adapter.name: {} for server in servers}
     with ExitStack() as stack:
@@ -40,10 +41,8 @@ def compare(
                 if number and measurement.once:
                     continue
                 for server in _rotated(servers, number):
-                    place = scratch / f"{server.adapter.name}-{measurement.name}-{number}"
-                    round_ = Round(
-                        name=f"Round {number + 1}", conversations=conversations, scratch=place
-                    )
+                    place = common.scratch / f"{server.adapter.name}-{measurement.name}-{number}"
+                    round_ = replace(common, name=f"Round {number + 1}", scratch=place)
                     _measure(server, measurement, round_, results)
     return results
 
@@ -68,7 +67,9 @@ def _measure(server: Server, measurement: Measurement, round_: Round, results: R
         for key, figure in figures.items():
             cells[key]["figures"].append(figure)
         summary = ", ".join(
-            f"{row.title} {row.form.format(figures[row.key])}" for row in measurement.rows
+            f"{row.title} {row.form.format(figures[row.key])}"
+            for row in measurement.rows
+            if row.key in figures
         )
     took_s = time.monotonic() - begin
     print(f"{round_.name}, {name}, {measurement.name}, {took_s:.0f} s: {summary}", flush=True)

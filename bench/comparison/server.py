@@ -16,6 +16,7 @@ import psutil
 
 from bench.client import Message, StreamTrace, chat_body, leave_after, stream_together
 from bench.comparison.adapters import Adapter, Place
+from ops.supervisor.serve_record import read_record
 from tests.support.processes.service import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -34,13 +35,23 @@ class Server(AbstractContextManager["Server"]):
         python: Interpreter of its environment.
         model: Directory of the model.
         data_dir: The only directory that it may write to.
+        kv_budget_mb: Most memory of its contexts, in units of 2^20 bytes; ``None`` for its default.
     """
 
-    def __init__(self, adapter: Adapter, *, python: Path, model: Path, data_dir: Path) -> None:
+    def __init__(
+        self,
+        adapter: Adapter,
+        *,
+        python: Path,
+        model: Path,
+        data_dir: Path,
+        kv_budget_mb: int | None = None,
+    ) -> None:
         self.adapter = adapter
         self.python = python
         self.model = model
         self.data_dir = data_dir
+        self._kv_budget_mb = kv_budget_mb
         self._port = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._log_file = data_dir.with_suffix(".log")
@@ -53,9 +64,15 @@ class Server(AbstractContextManager["Server"]):
         """Kill all its processes."""
         self.kill()
 
-    def sibling(self, model: Path, data_dir: Path) -> Server:
+    def sibling(self, model: Path, data_dir: Path, kv_budget_mb: int | None = None) -> Server:
         """Return another server of the same kind that shares nothing with this one."""
-        return Server(self.adapter, python=self.python, model=model, data_dir=data_dir)
+        return Server(
+            self.adapter,
+            python=self.python,
+            model=model,
+            data_dir=data_dir,
+            kv_budget_mb=kv_budget_mb,
+        )
 
     @property
     def base_url(self) -> str:
@@ -75,8 +92,15 @@ class Server(AbstractContextManager["Server"]):
         """
         assert not self.running, f"{self.adapter.name} runs already"
         self.data_dir.mkdir(parents=True, exist_ok=True)
-        self._port = free_port()
-        place = Place(python=self.python, model=self.model, data_dir=self.data_dir, port=self._port)
+        # Clients of a server that is killed under them find the next one.
+        self._port = self._port or free_port()
+        place = Place(
+            python=self.python,
+            model=self.model,
+            data_dir=self.data_dir,
+            port=self._port,
+            kv_budget_mb=self._kv_budget_mb,
+        )
         own = {key: value for key, value in os.environ.items() if not key.startswith("SEMANTIC_")}
         with self._log_file.open("ab") as log:
             self._process = subprocess.Popen(
@@ -119,6 +143,14 @@ class Server(AbstractContextManager["Server"]):
         self._process.wait(10)
         psutil.wait_procs(processes, timeout=10)
         self._process = None
+
+    def kill_engine(self) -> None:
+        """Kill the process that computes; a server without a supervisor is started again."""
+        if (record := read_record(self.data_dir)) is not None:
+            psutil.Process(record.parts["worker"].pid).kill()
+            return
+        self.kill()
+        self.start()
 
     def ask(self, messages: Sequence[Message], max_tokens: int = MAX_TOKENS) -> StreamTrace:
         """Return a greedy answer."""

@@ -27,7 +27,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = ROOT / "docs" / "benchmarks.md"
 RESULTS: Final = ROOT / "docs" / "benchmarks" / "results"
 #: Benchmarks that can measure other servers too.
-_WITH_RIVALS: Final = ("comparison",)
+_WITH_RIVALS: Final = ("comparison", "league")
 #: Benchmarks of a model of the caller; the others have their own.
 _WITH_MODEL: Final = ("together",)
 BEGIN: Final = "<!-- report: begin (make report writes this part) -->"

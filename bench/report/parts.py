@@ -50,6 +50,13 @@ PARTS: Final = (
         quick="--rounds 1 --tokens 300 --servers semantic",
     ),
     Part(
+        sections.league,
+        "Load by strangers",
+        "What do load generators and clients of others see of this service and of other servers?",
+        full="--long --rounds 3",
+        quick="--rounds 1 --servers semantic mlx_lm.server",
+    ),
+    Part(
         sections.memory,
         "Memory",
         "Does the engine stay within its memory when contexts do not fit?",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from bench.comparison.measurements import MEASUREMENTS
+from bench.comparison.strangers import LEAGUE
 from bench.experiments.report import table_lines
 from bench.report.plots import bars, lines
 from bench.together import cells
@@ -21,7 +22,7 @@ _BUDGET_BYTES_MAX: Final = 1e12
 #: Rows of the comparison by key, each with the unit that its format ends with.
 _TITLES: Final = {
     row.key: ", ".join(filter(None, (row.title, row.form.rpartition("}")[2].strip())))
-    for measurement in MEASUREMENTS
+    for measurement in (*MEASUREMENTS, *LEAGUE)
     for row in measurement.rows
 }
 
@@ -93,6 +94,15 @@ def comparison(found: dict[str, Any]) -> Section:
         table=(*table, found["conditions"]),
         plots={"comparison": bars("First text", bar_rows, unit="ms")},
     )
+
+
+def league(found: dict[str, Any]) -> Section:
+    """The same table for each model, by load generators of others."""
+    tables: list[str] = []
+    for name, report in found["models"].items():
+        tables += [f"#### {name}", "", *comparison(report).table, ""]
+    tables += [f"- Not measured: {name}, since {why}" for name, why in found["missing"].items()]
+    return Section(headline=None, table=tuple(tables))
 
 
 def memory(found: dict[str, Any]) -> Section:
