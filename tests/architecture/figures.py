@@ -64,8 +64,8 @@ class Figures:
 #: change that must raise one states why.
 CEILINGS: Final = Figures(
     files=483,
-    lines=97_600,
-    statements=48_250,
+    lines=97_700,
+    statements=48_350,
     message_files=38,
     jobs_files=16,
 )

@@ -247,12 +247,15 @@ def test_a_constraint_that_cannot_look_ahead_gets_no_drafts(oracle: Oracle) -> N
 
 
 @every_architecture
-def test_every_architecture_drafts(oracle: Oracle, architecture: Architecture) -> None:
+def test_every_architecture_drafts_unless_it_refuses(
+    oracle: Oracle, architecture: Architecture
+) -> None:
     bench, prompt = Bench(architecture), random_tokens(20, 8)
     expected = without_drafts(architecture).run_alone(prompt, 12)
     oracle.learn(expected)
     assert bench.run_alone(prompt, 12).tokens == expected.tokens
-    assert bench.runner.drafts.drafts > 0
+    refuses = architecture.name == "longcat_flash_ngram"
+    assert bool(bench.runner.drafts.drafts) is not refuses
 
 
 def test_nothing_is_drafted_where_a_state_cannot_be_chosen(oracle: Oracle) -> None:

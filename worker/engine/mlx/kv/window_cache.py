@@ -260,6 +260,10 @@ def make_row_caches(
     # Where there are fewer caches than layers, some layers read the cache of another one.
     shares = len(caches) < len(getattr(network, "layers", ()))
     rows = [_row_cache(cache, step, shares=shares) for cache in caches]
+    # The last ids of tokens, which start as zeros in mlx-lm too, but there grow to their length.
+    ngrams = getattr(getattr(network, "model", None), "ngram_embeddings", None)
+    if ngrams is not None:
+        rows[0][0] = mx.zeros((1, ngrams.n - 1), mx.int64)
     if spec is None or not any(layer.group for layer in spec.layers):
         return rows
     found = zip(leaves(rows), spec.layers, strict=True)
