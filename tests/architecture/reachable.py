@@ -30,6 +30,7 @@ _ALLOWED = {
     **dict.fromkeys(
         (
             "worker/engine/mlx/kv/packed_cache.py quantised",
+            "worker/engine/mlx/rows/ragged_cache.py maybe_trim_front",
             *(
                 f"worker/engine/mlx/kv/window_cache.py {name}"
                 for name in ("is_trimmable", "maybe_trim_front", "start_position")

@@ -437,8 +437,16 @@ FURTHER_ARCHITECTURES: Final = (
         _WINDOW,
         _full(kv_heads=2, key_dim=64, value_dim=64),
     ),
+    # The keys of blocks in all layers but the first, whose values have no elements.
+    _architecture(
+        "minimax_m3_vl", _FULL, *(_FULL, _full(kv_heads=1, key_dim=64, value_dim=0)) * (_LAYERS - 1)
+    ),
+    # The last two layers attend to the keys of the one before.
+    _architecture("afm7", *(_FULL,) * 2),
     # Chunks of the sequence: a token sees at most the ones of a window.
     _architecture("llama4", *(_WINDOW,) * 3, _FULL),
+    # Three ids of 8 bytes, and two latents in each layer.
+    _architecture("longcat_flash_ngram", state_layer(3 * 2), *(_LATENT,) * 2 * _LAYERS),
     # Two inputs of a convolution.
     _architecture("lfm2", *(state_layer(2 * 128), _FULL) * 2),
     # 3 inputs of 4 x 32 + 2 x 16 channels; 4 states of 32 by 16. Two layers keep nothing.

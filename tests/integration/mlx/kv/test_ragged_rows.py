@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import mlx.core as mx
 import pytest
 from mlx_lm.models import llama
 
 from domain.values import Sampling
-from tests.support.models.families import every_architecture
+from tests.support.models.families import FURTHER_ARCHITECTURES, every_architecture, network_of
 from tests.support.models.kv_sequences import random_tokens
 from tests.support.models.runner_probe import BLOCK, Bench
 from tests.support.models.tiny_architectures import (
@@ -24,6 +26,10 @@ from worker.engine.mlx.rows.ragged_cache import (
     pass_caches,
 )
 
+#: Those whose attention computes row after row.
+ROW_AFTER_ROW = tuple(
+    one for one in FURTHER_ARCHITECTURES if one.name in {"deepseek_v32", "llama4", "afm7"}
+)
 RULES = (Sampling(temperature=0), Sampling(temperature=0.9, top_p=0.95, seed=5))
 LENGTHS = (5, 9 * BLOCK, 9 * BLOCK + 5, 40 * BLOCK)
 
@@ -51,7 +57,9 @@ def test_every_architecture_computes_rows_in_one_pass(architecture: Architecture
 
 
 @pytest.mark.parametrize(
-    "architecture", [LLAMA, GEMMA3N, GLM4_MOE_LITE], ids=lambda architecture: architecture.name
+    "architecture",
+    [LLAMA, GEMMA3N, GLM4_MOE_LITE, *ROW_AFTER_ROW],
+    ids=lambda architecture: architecture.name,
 )
 def test_several_new_tokens_of_each_row_are_those_of_the_row_alone(
     architecture: Architecture,
@@ -87,7 +95,7 @@ def test_rows_take_the_memory_of_their_own_lengths() -> None:
         assert sum(cache.nbytes for cache in caches) <= (len(tokens) + 2 * BLOCK) * token_bytes
 
 
-def test_network_with_an_attention_of_its_own_computes_rows_one_by_one(
+def test_attention_that_reads_its_keys_itself_computes_row_after_row(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def own(*args: object, **options: object) -> mx.array:
@@ -95,12 +103,22 @@ def test_network_with_an_attention_of_its_own_computes_rows_one_by_one(
 
     monkeypatch.setattr(llama, "scaled_dot_product_attention", own)
     network = LLAMA.make(mx.float32)
+    assert install_ragged_attention(network).kind is RaggedKind.BY_ROW
+    _expect_the_tokens_of_each_row_alone(network)
+
+
+def test_network_that_counts_positions_outside_of_attention_computes_rows_one_by_one() -> None:
+    network = network_of("gpt_bigcode")
     assert not install_ragged_attention(network).kind
+    _expect_the_tokens_of_each_row_alone(network)
+
+
+def _expect_the_tokens_of_each_row_alone(network: Any) -> None:
     bench = Bench(LLAMA, network=network, step_tokens=8 * BLOCK)
     prompts = [random_tokens(length, length) for length in LENGTHS]
     runs = [bench.join(prompt, 12) for prompt in prompts]
     bench.finish()
-    cold = Bench(LLAMA, budget_bytes=None)
+    cold = Bench(LLAMA, network=network, budget_bytes=None)
     assert [run.tokens for run in runs] == [cold.run_alone(prompt, 12).tokens for prompt in prompts]
 
 

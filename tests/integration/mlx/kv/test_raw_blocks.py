@@ -205,7 +205,7 @@ def _broken(good: dict[str, mx.array], name: str) -> list[dict[str, mx.array]]:
 def test_a_block_of_another_model_does_not_fit(architecture: Architecture) -> None:
     spec, caches = caches_of(architecture)
     good = dict(caches.read(0, BLOCK).tensors)
-    for name in good:
+    for name in [name for name, tensor in good.items() if tensor.size]:
         for tensors in _broken(good, name):
             with pytest.raises(BadPayload):
                 check_fit(spec, BlockArrays(BLOCK, MappingProxyType(tensors)))

@@ -29,7 +29,7 @@ from worker.engine.mlx.kv.probe import probe_spec
 from worker.engine.mlx.model.sizing import size_model
 
 #: One for each kind of cache, and for each reason that rows decode one by one.
-SAMPLE = ("deepseek_v32", "gemma3n", "glm4_moe_lite", "llama4", "mamba2", "plamo2", "qwen3_5")
+SAMPLE = ("deepseek_v32", "gemma3n", "glm4_moe_lite", "gpt_bigcode", "llama4", "mamba2", "qwen3_5")
 #: One for each kind of cache; their tokens are compared in ``make test``.
 KINDS = {architecture.name for architecture in FURTHER_ARCHITECTURES}
 ON_PAGE = cells_in(PAGE.read_text())
@@ -95,7 +95,7 @@ def test_a_plan_has_what_a_load_finds() -> None:
 
 def test_a_load_warns_of_what_makes_a_model_slow() -> None:
     with capture_logs() as lines:
-        card = Bench(LLAMA, network=network_of("plamo2")).model.card
+        card = Bench(LLAMA, network=network_of("gpt_bigcode")).model.card
     found = {line["event"]: line for line in lines}
     why = found["rows_computed_one_by_one"]["why"]
     assert why.startswith("decodes row by row, as its layers handle keys and values themselves")

@@ -32,7 +32,9 @@ class _Buffer:
         #: Shape of some tokens of the buffer, without their number, and the type of an element.
         self.kind = self._heads, dim, DTYPE_NAMES[buffer.dtype]
         # The buffer protocol has no bfloat16, so elements are exported as uint8.
-        self._bytes = memoryview(buffer.view(mx.uint8)).cast("B")  # type: ignore[arg-type]  # the stubs leave it out
+        # A view with an axis of length 0 cannot be cast.
+        elements = buffer.view(mx.uint8) if buffer.size else bytearray()
+        self._bytes = memoryview(elements).cast("B")  # type: ignore[arg-type]  # the stubs leave it out
 
     def parts(self, start: int, stop: int) -> Iterator[memoryview]:
         """Yield the memory of some slots of each head."""

@@ -46,6 +46,7 @@ class WindowKVCache:
         step: Tokens by which the buffer grows.
         keeps_last: Whether ``keys_and_values`` is called after a piece of any length, by layers
             that have no keys of their own.
+        in_chunks: Whether the layer attends within chunks of ``window`` tokens of the sequence.
 
     Attributes:
         keys: The buffer, [1, kv_heads, slots, head_dim]; ``None`` while it is empty.
@@ -60,6 +61,7 @@ class WindowKVCache:
         slack: int = WINDOW_SLACK_TOKENS,
         step: int = WINDOW_STEP_TOKENS,
         keeps_last: bool = False,
+        in_chunks: bool = False,
     ) -> None:
         assert window > 0, "a token sees itself"
         assert slack >= 0, "a slack is a number of tokens"
@@ -71,6 +73,7 @@ class WindowKVCache:
         self.values: mx.array | None = None
         self.offset = 0
         self.length = 0
+        self.in_chunks = in_chunks
         self._keeps_last = keeps_last
         #: Tokens that the last call of ``update_and_fetch`` returned.
         self._fetched = 0
@@ -107,6 +110,13 @@ class WindowKVCache:
 
     def maybe_trim_front(self) -> None:
         """Do nothing: ``update_and_fetch`` leaves out what is beyond the window."""
+
+    def mask_of_chunks(self, tokens: int) -> mx.array:
+        """Return the mask that a network of chunks makes for a row of so many new tokens."""
+        assert self.in_chunks, "the window is the length of a chunk"
+        keys = mx.arange(self.start_position, self.offset + tokens)
+        queries = mx.arange(self.offset, self.offset + tokens)[:, None]
+        return (keys // self.window == queries // self.window) & (keys <= queries)
 
     @property
     def trimmable(self) -> int:
@@ -250,6 +260,10 @@ def make_row_caches(
     # Where there are fewer caches than layers, some layers read the cache of another one.
     shares = len(caches) < len(getattr(network, "layers", ()))
     rows = [_row_cache(cache, step, shares=shares) for cache in caches]
+    # The last ids of tokens, which start as zeros in mlx-lm too, but there grow to their length.
+    ngrams = getattr(getattr(network, "model", None), "ngram_embeddings", None)
+    if ngrams is not None:
+        rows[0][0] = mx.zeros((1, ngrams.n - 1), mx.int64)
     if spec is None or not any(layer.group for layer in spec.layers):
         return rows
     found = zip(leaves(rows), spec.layers, strict=True)
@@ -264,7 +278,7 @@ def _row_cache(cache: Cache, step: int, *, shares: bool) -> Cache:
     if type(cache) is RotatingKVCache and not cache.keep:
         return WindowKVCache(cache.max_size, step=min(step, WINDOW_STEP_TOKENS), keeps_last=shares)
     if type(cache) is ChunkedKVCache:
-        return WindowKVCache(cache.chunk_size, step=min(step, WINDOW_STEP_TOKENS))
+        return WindowKVCache(cache.chunk_size, step=min(step, WINDOW_STEP_TOKENS), in_chunks=True)
     if type(cache) is KVCache:
         cache.step = step
     return cache

@@ -75,6 +75,8 @@ def _batched_rows(found: list[Any], rows: RowSupport) -> Ability:
         return _partly("prompts have passes of their own, as attention computes its own scores")
     if any(map(is_state, found)):
         return _partly("prompts have passes of their own, as states have no padding")
+    if rows.kind is RaggedKind.BY_ROW:
+        return _partly("attention computes row after row, as its layers handle keys themselves")
     return Ability()
 
 

@@ -366,17 +366,18 @@ def prefill(
     network: Network,
     rows: Sequence[Row],
     pieces: Sequence[Sequence[int]],
+    kind: RaggedKind,
     on_logits: Callable[[mx.array], None] | None = None,
 ) -> None:
     """Compute a piece of the prompt of each row, and append its tokens to the row.
 
     ``on_logits`` gets the logits after each token, row by row: [tokens, vocabulary]. Several rows
-    need a network that computes ragged rows and has no recurrent layer.
+    need a network that computes the new tokens of a row together and has no recurrent layer.
     """
     assert len(rows) == len(pieces), "one piece for each row"
     caches = [row.caches for row in rows]
     with images_in_pass([one.piece(len(new)) for one, new in zip(rows, pieces, strict=True)]):
-        logits = forward_rows(network, caches, pieces, {}, RaggedKind.WHOLE)
+        logits = forward_rows(network, caches, pieces, {}, kind)
     if on_logits is not None:
         on_logits(logits)
     mx.eval([leaf.state for row in rows for leaf in leaves(row.caches)])

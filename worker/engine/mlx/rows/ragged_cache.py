@@ -7,23 +7,37 @@ where rows have unequal numbers of new tokens.
 Multi-head latent attention (MLA) computes a part of its scores itself and passes them as the mask,
 so that no mask of its own can reach the rows. There the new tokens of a row stay apart, each with
 the keys up to its own: ``RaggedKind.BY_TOKEN``.
+
+Other layers read the shapes of their keys, choose some of them, or count positions. There each row
+passes the attention module alone, with its own caches, and the rest of the layer computes all rows
+at once: ``RaggedKind.BY_ROW``.
 """
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cache
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 import mlx.core as mx
+from mlx.utils import tree_flatten
 from mlx_lm.models.base import scaled_dot_product_attention
+from mlx_lm.models.cache import CacheList
 
 from worker.engine.mlx.kv.packed_cache import PackedKV, PackedKVCache, attention_of_row
-from worker.engine.mlx.kv.window_cache import is_state, leaves, make_row_caches, nest
-from worker.engine.mlx.untyped import Cache, Network
+from worker.engine.mlx.kv.window_cache import (
+    WindowKVCache,
+    is_state,
+    leaves,
+    make_row_caches,
+    nest,
+)
+from worker.engine.mlx.untyped import Cache, Module, Network
 
 
 class RaggedKind(IntEnum):
@@ -32,12 +46,14 @@ class RaggedKind(IntEnum):
     Attributes:
         NONE: It cannot.
         BY_TOKEN: Each new token attends apart: for decode and short drafts, not for prompts.
+        BY_ROW: The new tokens of a row attend together; an attention module computes row after row.
         WHOLE: The new tokens of a row attend together.
     """
 
     NONE = 0
     BY_TOKEN = 1
-    WHOLE = 2
+    BY_ROW = 2
+    WHOLE = 3
 
 
 class RaggedRows(NamedTuple):
@@ -108,7 +124,7 @@ class RaggedCache:
     Args:
         rows: The layer's cache of each row: ``KVCache``, ``PackedKVCache`` or ``WindowKVCache``.
         offset: Position of each new token, row by row, of the shape [new tokens].
-        by_token: Whether each new token is fetched with the keys up to its own. Not for windows.
+        kind: ``BY_TOKEN``: each new token is fetched with the keys up to its own. Not for windows.
     """
 
     def __init__(
@@ -116,13 +132,27 @@ class RaggedCache:
         rows: Sequence[Any],
         offset: mx.array,
         lengths: Sequence[int],
-        *,
-        by_token: bool = False,
+        kind: RaggedKind,
     ) -> None:
-        self._rows = rows
-        self._lengths = tuple(lengths)
-        self._by_token = by_token and max(lengths) > 1
-        self.offset = offset
+        self.rows = rows
+        self.lengths = tuple(lengths)
+        self._by_token = kind is RaggedKind.BY_TOKEN and max(lengths) > 1
+        self.offset: mx.array | int = offset
+        self._in_chunks = isinstance(rows[0], WindowKVCache) and rows[0].in_chunks
+        if kind is RaggedKind.BY_ROW and self._in_chunks:
+            # The network makes one mask of them, which ``masks_of_chunks`` replaces.
+            self.offset = self.start_position = 0
+
+    def maybe_trim_front(self) -> None:
+        """Do nothing, as the cache of a row."""
+
+    def masks_of_chunks(self) -> list[mx.array]:
+        """Return the mask of each row, whose network computes masks of chunks itself."""
+        if not self._in_chunks:
+            msg = "the network computes a mask itself"
+            raise NotImplementedError(msg)
+        pairs = zip(self.rows, self.lengths, strict=True)
+        return [row.mask_of_chunks(length) for row, length in pairs]
 
     def make_mask(
         self,
@@ -136,7 +166,7 @@ class RaggedCache:
             return None
         masks = tuple(
             row.make_mask(length, return_array=return_array, window_size=window_size)
-            for row, length in zip(self._rows, self._lengths, strict=True)
+            for row, length in zip(self.rows, self.lengths, strict=True)
         )
         return None if all(mask is None for mask in masks) else RaggedMask(masks)
 
@@ -148,21 +178,21 @@ class RaggedCache:
         Args:
             keys: Of the new tokens, of the shape [new tokens, kv_heads, 1, head_dim].
         """
-        lengths = self._lengths
-        if isinstance(self._rows[0], PackedKVCache):
-            new = [rows_of(one, lengths) for one in self._rows[0].quantised(keys, values)]
-            for row, *parts in zip(self._rows, *new, strict=True):
+        lengths = self.lengths
+        if isinstance(self.rows[0], PackedKVCache):
+            new = [rows_of(one, lengths) for one in self.rows[0].quantised(keys, values)]
+            for row, *parts in zip(self.rows, *new, strict=True):
                 row.append(parts)
             return self.keys_and_values()
-        pairs = zip(self._rows, rows_of(keys, lengths), rows_of(values, lengths), strict=True)
+        pairs = zip(self.rows, rows_of(keys, lengths), rows_of(values, lengths), strict=True)
         return self._tensors([row.update_and_fetch(key, value) for row, key, value in pairs])
 
     def keys_and_values(self) -> tuple[RaggedTensor, RaggedTensor]:
         """Return what ``update_and_fetch`` returned last, for layers without keys of their own."""
-        return self._tensors([row.keys_and_values() for row in self._rows])
+        return self._tensors([row.keys_and_values() for row in self.rows])
 
     def _tensors(self, fetched: Sequence[tuple[Any, Any]]) -> tuple[RaggedTensor, RaggedTensor]:
-        lengths = self._lengths
+        lengths = self.lengths
         if self._by_token:
             fetched = [
                 (keys[..., :end, :], values[..., :end, :])
@@ -184,9 +214,14 @@ def rows_of(batch: mx.array, lengths: Sequence[int]) -> list[mx.array]:
     Args:
         batch: [new tokens, heads, 1, head_dim].
     """
-    borders = list(accumulate(lengths))[:-1]
+    borders = _borders(lengths)
     parts = mx.split(batch, borders) if borders else [batch]
     return [_turned(part) if part.shape[0] > 1 else part for part in parts]
+
+
+def _borders(lengths: Sequence[int]) -> list[int]:
+    """Return where the new tokens of a row end and those of the next one begin."""
+    return list(accumulate(lengths))[:-1]
 
 
 def _turned(part: mx.array) -> mx.array:
@@ -215,11 +250,10 @@ def pass_caches(
     offset = mx.array(
         [at + new for at, length in zip(first, lengths, strict=True) for new in range(length)]
     )
-    by_token = kind is RaggedKind.BY_TOKEN
     merged = [
         states[index]
         if is_state(flat[0][index])
-        else RaggedCache([found[index] for found in flat], offset, lengths, by_token=by_token)
+        else RaggedCache([found[index] for found in flat], offset, lengths, kind)
         for index in range(len(flat[0]))
     ]
     return nest(rows[0], iter(merged))
@@ -237,6 +271,76 @@ def forward_rows(
     tokens = mx.array([token for piece in pieces for token in piece])
     logits: mx.array = network(tokens[None] if len(rows) == 1 else tokens[:, None], cache=caches)
     return logits[0] if len(rows) == 1 else logits[:, 0]
+
+
+def _split_attention(network: Network) -> None:
+    """Let the attention modules of a network compute the rows of a ragged pass one by one."""
+    for layer in network.layers:
+        for module in _attention_of(layer):
+            plain: Any = type(module)
+            if not hasattr(plain, _SPLIT):
+                module.__class__ = _row_by_row(plain)
+
+
+_SPLIT = "computes_row_by_row"
+
+
+def _attention_of(module: Module) -> Iterator[Module]:
+    """Yield the outermost parts of a layer that get a mask."""
+    parts: list[tuple[str, Module]]
+    parts = tree_flatten(module.children(), is_leaf=module.is_module)  # type: ignore[assignment]
+    for _, part in parts:
+        parameters = inspect.signature(type(part).__call__).parameters
+        if any("mask" in name for name in parameters):
+            yield part
+        else:
+            yield from _attention_of(part)
+
+
+@cache
+def _row_by_row(plain: Any) -> type[Any]:  # noqa: ANN401 - a class of mlx-lm
+    """Return a subclass of an attention module that computes the rows of a ragged pass apart."""
+    signature = inspect.signature(plain.__call__)
+    own = next(iter(signature.parameters))
+
+    def call(this: Module, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - as mlx-lm's
+        given = signature.bind(this, *args, **options).arguments
+        given.pop(own)
+        ragged = [part for part in leaves(given.values()) if isinstance(part, _RAGGED)]
+        if not ragged:
+            return plain.__call__(this, *args, **options)
+        rows = zip(*(_of_rows(name, one, ragged[0]) for name, one in given.items()), strict=True)
+        outputs = [plain.__call__(this, **dict(zip(given, row, strict=True))) for row in rows]
+        return mx.concatenate([output.swapaxes(0, 1) for output in outputs])
+
+    members = {"__call__": call, "__module__": plain.__module__, _SPLIT: True}
+    return type(plain.__name__, (plain,), members)
+
+
+_RAGGED = (RaggedCache, RaggedTensor)
+
+
+def _of_rows(name: str, given: Any, ragged: RaggedCache | RaggedTensor) -> Sequence[Any]:  # noqa: ANN401 - as mlx-lm's
+    """Return what each row gets of an argument of an attention module.
+
+    Args:
+        ragged: The first of its caches or keys.
+    """
+    if isinstance(given, (*_RAGGED, RaggedMask)):
+        return given.rows
+    if isinstance(given, CacheList):
+        if any(map(is_state, leaves(given.caches))):
+            msg = "attention has a state too"
+            raise NotImplementedError(msg)
+        parts = [_of_rows(name, one, ragged) for one in given.caches]
+        return [CacheList(*row) for row in zip(*parts, strict=True)]
+    lengths = ragged.lengths
+    if isinstance(given, mx.array) and "mask" in name:
+        assert isinstance(ragged, RaggedCache), "chunks have caches"
+        return ragged.masks_of_chunks()
+    if isinstance(given, mx.array) and given.shape[:2] == (sum(lengths), 1):
+        return [part.swapaxes(0, 1) for part in mx.split(given, _borders(lengths))]
+    return [given] * len(lengths)
 
 
 _NAME = "scaled_dot_product_attention"
@@ -298,7 +402,9 @@ def install_ragged_attention(network: Network, *, computes: bool = True) -> Ragg
         alone = mx.concatenate(
             [network(mx.array([[1] * length]), cache=caches)[0] for length, caches in pairs]
         )
-        for kind in (RaggedKind.WHOLE, RaggedKind.BY_TOKEN):
+        for kind in (RaggedKind.WHOLE, RaggedKind.BY_TOKEN, RaggedKind.BY_ROW):
+            if kind is RaggedKind.BY_ROW:
+                _split_attention(network)
             difference = _difference(network, alone, lengths, kind, computes=computes)
             if not difference:
                 return RaggedRows(kind, why)

@@ -163,8 +163,9 @@ class RunningSequences:
         self._steps = 0
         self.stream = generation_stream
         stateless = not any(map(is_state, leaves(self._new_caches())))
+        self._ragged = support.kind
         #: Whether several prompts can be prefilled in one pass.
-        self._together = support.kind is RaggedKind.WHOLE and stateless
+        self._together = self._ragged >= RaggedKind.BY_ROW and stateless
         self.reads_beside = self._together and head is not None
         self._rows = DecodeRows(
             network,
@@ -327,7 +328,8 @@ class RunningSequences:
             return []
         self._rows.interrupt()
         rows = [prompt.row for prompt in prompts]
-        if not self._run_isolated(prompts, lambda: prefill(self._network, rows, pieces, on_logits)):
+        read = partial(prefill, self._network, rows, pieces, self._ragged, on_logits)
+        if not self._run_isolated(prompts, read):
             return []
         return self._advance(list(zip(prompts, pieces, strict=True)))
 
