@@ -50,9 +50,10 @@ demo: $(RUNTIME) ## Serve the demo model, or trained weights: make demo MODEL=sm
 serve: $(RUNTIME) ## Serve a model: make serve MODEL=mlx-community/… or a directory
 	@exec $(BIN)/semantic serve $(if $(MODEL),--model $(MODEL))
 
+# PostgreSQL runs as a user of its own, who must reach its files below TMPDIR.
 test: $(SITE) ## Run every test, with real redis-server, real MLX, trained weights and, where npm is, Claude Code
 	@$(if $(ARGS),,$(REAL) smollm2-float32 >/dev/null || echo "their tests are skipped")
-	@TMPDIR=$$(mktemp -d "$$($(BIN)/python -m tests.support.fast_directory)/semantic-test.XXXXXX") && export TMPDIR && \
+	@TMPDIR=$$(mktemp -d "$$($(BIN)/python -m tests.support.fast_directory)/semantic-test.XXXXXX") && chmod 711 "$$TMPDIR" && export TMPDIR && \
 		trap 'rm -rf "$$TMPDIR"' EXIT && trap 'exit 130' INT TERM && \
 		$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --durations 40 --durations-min 4 $(ARGS)
 
