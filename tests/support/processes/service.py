@@ -63,7 +63,12 @@ class Service:
         return self._process
 
     def start(self) -> Service:
-        env = {key: value for key, value in os.environ.items() if not key.startswith("SEMANTIC_")}
+        # Without TMPDIR too, as most users start it: it then has a directory of its own.
+        env = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith("SEMANTIC_") and key != "TMPDIR"
+        }
         env |= {
             "SEMANTIC_DATA_DIR": str(self.data_dir),
             "SEMANTIC_SERVER__PORT": str(self.port),
