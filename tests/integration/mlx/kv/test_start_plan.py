@@ -15,6 +15,7 @@ from tests.support.models.disk_bench import DiskBench
 from tests.support.models.kv_sequences import random_tokens
 from tests.support.models.runner_probe import BLOCK, Bench, Run, shed
 from tests.support.models.tiny_architectures import FALCON_H1, GPT_OSS, LLAMA, Architecture
+from worker.engine.mlx.kv import start_plan
 from worker.engine.mlx.kv.start_plan import DiskEnd, StartPlan
 
 #: Longer than a window and what is kept behind it.
@@ -241,6 +242,22 @@ def test_a_few_tokens_are_computed_and_not_restored(process: MakeBench) -> None:
     bench = process()
     bench.run_alone(PROMPT[:12], 2)
     assert planned(bench, PROMPT[:12]) == StartPlan()
+
+
+def test_the_disk_has_more_of_a_block_than_the_context_of_another_agent(
+    process: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start_plan, "RESTORED_TOKENS_MIN", 8)
+    bench, shared = process(GPT_OSS), random_tokens(3, 1)
+    own = shared + random_tokens(9, 2)
+    said = bench.run_alone(own, 2).tokens  # with the answer less than a block
+    bench.settle()
+    shed(bench.reuse.pool, bench.reuse.pool.used_bytes)
+    bench.run_alone(shared + random_tokens(6, 3), 2)  # its window still has every token
+    plan = planned(bench, own + said + random_tokens(9, 4))
+    assert isinstance(plan.end, DiskEnd)
+    assert plan.tokens >= len(own) - 1
+    assert_right(bench, own + said + random_tokens(9, 4), plan.tokens)
 
 
 @few

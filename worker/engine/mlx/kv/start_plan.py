@@ -217,21 +217,26 @@ class StartPlanner:
     ) -> tuple[int, CacheCheckpoint | DiskEnd | Context | None]:
         """Return the last position from which windows and states can go on, and their source."""
         last = known.pieces[-1].context if known.pieces else None
-        if last is not None and not last.is_running:
-            held = len(last.token_ids)
-            if self._store.caches(last).can_end_at(known.tokens, held):
-                return known.tokens, last
+        if last is not None and (
+            last.is_running
+            or not self._store.caches(last).can_end_at(known.tokens, len(last.token_ids))
+        ):
+            last = None
         size = self._spec.block_tokens
         stop = min(len(wanted), len(known.names) * size + size)
-        if stop > known.tokens:
+        # The disk is not asked for a few tokens more than a context in memory has.
+        least = known.tokens + (1 if last is None else RESTORED_TOKENS_MIN)
+        if stop >= least:
             # Beyond the known tokens only the disk can continue: its checkpoints have the tail.
             start = len(known.names) * size
             beyond = CheckpointSite(
                 known.names[-1] if known.names else None, start, wanted[start:stop]
             )
             for position, name in self.disk_ends(beyond):
-                if known.tokens < position < start + size:
+                if least <= position < start + size:
                     return position, DiskEnd(name, start, position)
+        if last is not None:
+            return known.tokens, last
         return self.end_before(wanted, known.names, known.tokens)
 
     def disk_ends(self, place: CheckpointSite) -> Iterator[tuple[int, BlockHash]]:
