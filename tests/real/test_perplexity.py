@@ -87,6 +87,7 @@ def test_perplexity_is_that_of_the_cold_context(
     assert abs(found["8 bits"] / found["exact"] - 1) <= SHARE_MAX
 
 
+@pytest.mark.nightly
 def test_perplexity_of_a_network_with_windows_is_nearly_that_of_exact_keys(
     real_model: Callable[[str], Path],
 ) -> None:
