@@ -104,10 +104,9 @@ def write_page(page: Path, results: Mapping[str, dict[str, Any]]) -> None:
 def _lines(results: Mapping[str, dict[str, Any]], plots: Path, page: Path) -> Iterator[str]:
     shown = [(part, results[part.name]) for part in PARTS if part.name in results]
     made = {part.name: part.section(result["figures"]) for part, result in shown}
-    yield ""
-    yield "| headline | figure | command |"
-    yield "|---|---|---|"
     headlines = [(made[part.name].headline, result) for part, result in shown]
+    if any(headline is not None for headline, _ in headlines):
+        yield from ("", "| headline | figure | command |", "|---|---|---|")
     for headline, result in [one for one in headlines if one[0] is not None][:HEADLINES_MAX]:
         mark = "" if result["conditions"]["quiet"] else " (not quiet)"
         what, figure = headline or ("", "")
