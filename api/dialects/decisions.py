@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Final, Literal
 
@@ -45,7 +45,7 @@ OPTIONS_MAX: Final = TOP_MAX
 _ANSWER_TOKENS: Final = 8
 #: Least probability of all labels together; below it the model did not answer the question.
 _ANSWERED_MIN: Final = 0.01
-_YES_OR_NO: Final = ("yes", "no")
+YES_OR_NO: Final = ("yes", "no")
 _PUNCTUATION: Final = string.punctuation + string.whitespace
 
 
@@ -145,15 +145,9 @@ async def create_decision(app: App, request: Request) -> Reply:
     """Answer questions about one input by the probabilities of their options."""
     wire = await app.call(parse_body, DecisionBody, request.body)
     parse = partial(_parse, wire, request.headers, app.defaults)
-    _, jobs = await open_answers(app, partial(parse, slice(1)), request, protocol=PROTOCOL)
-    # The first question reads the input; the others begin with what it leaves in the cache.
-    answers = await collect_jobs(jobs)
-    if len(wire.questions) > 1:
-        rest = for_further_job(request, "decisions")
-        _, others = await open_answers(app, partial(parse, slice(1, None)), rest, protocol=PROTOCOL)
-        jobs, answers = (*jobs, *others), [*answers, *await collect_jobs(others)]
-    headers = {JOB_HEADER: ", ".join(job.id for job in jobs)}
-    headers |= (await attempt_facts(jobs[0].id, answers[0].started, app)).headers
+    headers, answers = await answer_each(
+        app, request, parse, len(wire.questions), protocol=PROTOCOL
+    )
     usage = total_usage([answer.finished().usage for answer in answers], 1)
     body: Decision = {
         "answers": [_answer(*pair) for pair in zip(wire.questions, answers, strict=True)],
@@ -163,20 +157,54 @@ async def create_decision(app: App, request: Request) -> Reply:
     return json_reply(body, headers=headers)
 
 
+async def answer_each(
+    app: App,
+    request: Request,
+    parse: Callable[[slice], ParsedRequest],
+    count: int,
+    *,
+    protocol: str,
+) -> tuple[dict[str, str], list[AssembledAnswer]]:
+    """Answer generations whose prompts begin alike, each by a job.
+
+    Args:
+        parse: Returns those of the given places.
+        count: Number of generations.
+
+    Returns:
+        The headers of the reply, and the answers in order.
+    """
+    _, jobs = await open_answers(app, partial(parse, slice(1)), request, protocol=protocol)
+    # The first one reads what all share; the others begin with what it leaves in the cache.
+    answers = await collect_jobs(jobs)
+    if count > 1:
+        rest = for_further_job(request, "decisions")
+        _, others = await open_answers(app, partial(parse, slice(1, None)), rest, protocol=protocol)
+        jobs, answers = (*jobs, *others), [*answers, *await collect_jobs(others)]
+    headers = {JOB_HEADER: ", ".join(job.id for job in jobs)}
+    headers |= (await attempt_facts(jobs[0].id, answers[0].started, app)).headers
+    return headers, answers
+
+
+def asking(model: str, messages: tuple[Message, ...], defaults: RequestDefaults) -> ChatRequest:
+    """Return the generation of one label, with the probabilities of the others."""
+    return ChatRequest(
+        model=model,
+        messages=messages,
+        max_tokens=_ANSWER_TOKENS,
+        sampling=SamplingWish(temperature=0.0),
+        tool_choice=ToolChoice(mode="none"),
+        logprobs=TOP_MAX,
+        thinking_limit=defaults.efforts.limit("none"),
+    )
+
+
 def _parse(
     wire: DecisionBody, headers: Mapping[str, str], defaults: RequestDefaults, which: slice
 ) -> ParsedRequest:
     turns = item_turns(stored_items(wire.input))
     chats = [
-        ChatRequest(
-            model=wire.model,
-            messages=merge_turns((), [*turns, _question_turn(question, index)]),
-            max_tokens=_ANSWER_TOKENS,
-            sampling=SamplingWish(temperature=0.0),
-            tool_choice=ToolChoice(mode="none"),
-            logprobs=TOP_MAX,
-            thinking_limit=defaults.efforts.limit("none"),
-        )
+        asking(wire.model, merge_turns((), [*turns, _question_turn(question, index)]), defaults)
         for index, question in list(enumerate(wire.questions))[which]
     ]
     return ParsedRequest(
@@ -211,7 +239,7 @@ def _options(question: ChoiceQuestion | ScoreQuestion) -> Iterator[str]:
 def _answer(question: DecisionQuestion, answer: AssembledAnswer) -> dict[str, Any]:
     named = {} if question.name is None else {"name": question.name}
     if isinstance(question, PredicateQuestion):
-        chances = option_chances(answer, _YES_OR_NO)
+        chances = option_chances(answer, YES_OR_NO)
         shown = None if chances is None else {"probability": chances[0]}
     elif isinstance(question, ChoiceQuestion):
         chances = option_chances(answer, string.ascii_lowercase[: len(question.choices)])

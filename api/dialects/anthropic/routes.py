@@ -50,6 +50,9 @@ from domain.errors import InvalidRequest, JobNotFound, PayloadMissing, SemanticE
 from domain.values import JobId
 
 PROTOCOL: Final = "anthropic"
+#: Names of fields that need the count of the prompt or a summary; JSON may write a letter of them
+#: as ``\u00…``. A body with none of these is parsed where its job is opened.
+_EDITING: Final = (b"context_management", b'"compaction"', rb"\u00")
 #: Stored with the job of a summary, whose conversation ends with the instruction for it.
 _COMPACTION_FIELDS: Final = b'{"is_compaction":true}'
 
@@ -60,7 +63,7 @@ async def create_message(app: App, request: Request) -> Reply | StreamReply:
     The reply repeats the model name of the request, since any name is served: Claude Code sends
     some of its requests under names of its vendor, whatever its settings.
     """
-    if not any(word in request.body for word in (b"context_management", b'"compaction"')):
+    if not any(word in request.body for word in _EDITING):
         parse = partial(anthropic.parse, request.body, request.headers, app.defaults)
         return await _answer(app, request, partial(parse, _earlier(app, request)))
     wire, parsed = await app.call(_read, app, request)

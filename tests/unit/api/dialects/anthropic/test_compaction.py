@@ -201,6 +201,25 @@ def test_the_field_compaction_makes_a_summary_of_the_whole(
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("name", ["compaction", "context_management"])
+def test_a_field_whose_name_is_escaped_acts_like_the_plain_one(name: str) -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            edits = _compact(0, pause_after_compaction=True)
+            whole = LONG | (edits if name in edits else {name: {"type": "summarize"}})
+            escaped = f'"\\u{ord(name[0]):04x}{name[1:]}"'
+            text = json.dumps(whole).replace(f'"{name}"', escaped)
+            assert f'"{name}"' not in text
+            api.use(opening_s=PATIENCE_S)
+            api.broker.counter.count_of = _characters
+            asking = asyncio.ensure_future(api.send("POST", MESSAGES, text.encode()))
+            await _answer_next(api, set(), _SUMMARY)
+            reply = await asking
+            assert json.loads(reply.body)["content"] == [_BLOCK]
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(
     ("body", "edit"),
     [

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,8 @@ from ollama import EmbedResponse
 from api.http.messages import Caller, Reply
 from domain.audit.recorded_answers import JobRecords
 from domain.chat.embedding import EmbeddingInputs, Vectors
-from domain.chat.items import Finished, Started
+from domain.chat.items import Finished, Started, Text
+from domain.chat.logprobs import Alternative, TokenLogprob
 from domain.chat.request import ChatRequest
 from domain.chat.stored_answer import StoredAnswer
 from domain.engine.presence import LoadedModels
@@ -126,6 +128,46 @@ def test_documents_are_ranked_by_the_cosine_with_the_query(
     asyncio.run(scenario())
 
 
+def _judged(chances: Mapping[str, float]) -> Text:
+    top = tuple(Alternative(word.encode(), math.log(one)) for word, one in chances.items())
+    token = TokenLogprob(index=0, token=top[0].token, logprob=top[0].logprob, top=top)
+    return Text(text="x", ids=(1,), logprobs=(token,))
+
+
+@pytest.mark.parametrize("last", [{"no": 0.5, "yes": 0.3}, {"perhaps": 0.999}])
+def test_a_chat_model_ranks_documents_by_its_share_of_yes(last: dict[str, float]) -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            _serve(api)
+            body = {"model": "demo", "query": "q", "documents": ["a", "b"]}
+            is_ranked = "yes" in last
+            status = 200 if is_ranked else 400
+            asking = asyncio.ensure_future(api.json("POST", "/v1/rerank", body, status=status))
+            prompts = []
+            # The first document alone, then all others.
+            for chances in ({"yes": 0.1, "no": 0.9}, last):
+                job = await eventually(api.take)
+                submitted = api.log.views.rows[job].submitted
+                prompts.append(ChatRequest.from_bytes(api.log.get(Digest(submitted.request))))
+                api.begin(job)
+                end = Finished(stop_reason=StopReason.END_TURN, usage=USAGE)
+                api.publish(job, Started(prompt_tokens=5, cached_tokens=0), _judged(chances), end)
+                api.complete(job, "x")
+            reply = await asking
+            assert prompts[0].messages[0] == prompts[1].messages[0]
+            first, second = (one.messages[1].content for one in prompts)
+            assert (first[-1], second[-1], first[:-1]) == ("a", "b", second[:-1])
+            if not is_ranked:
+                assert "document 1" in reply["error"]["message"]
+                return
+            assert [one["index"] for one in reply["results"]] == [1, 0]
+            scores = [one["relevance_score"] for one in reply["results"]]
+            assert scores == pytest.approx([0.375, 0.1])
+            assert reply["usage"]["prompt_tokens"] == 10
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
@@ -133,7 +175,8 @@ def test_documents_are_ranked_by_the_cosine_with_the_query(
         ({"top_n": 0}, "top_n"),
         ({"max_tokens_per_doc": 5}, "max_tokens_per_doc"),
         ({"query": ""}, "query"),
-        ({"model": "demo"}, "model"),
+        ({"model": "absent"}, "model"),
+        ({"model": "demo", "documents": ["a"] * 129}, "documents"),
     ],
 )
 def test_ranking_that_cannot_be_made_is_refused(fields: dict[str, Any], field: str) -> None:
@@ -141,7 +184,8 @@ def test_ranking_that_cannot_be_made_is_refused(fields: dict[str, Any], field: s
         async with fake_api() as api:
             _serve(api, "notes")
             body = {"model": "notes", "query": "q", "documents": ["a"]} | fields
-            reply = await api.json("POST", "/v1/rerank", body, status=400)
+            status = 404 if body["model"] == "absent" else 400
+            reply = await api.json("POST", "/v1/rerank", body, status=status)
             assert field in json.dumps(reply)
 
     asyncio.run(scenario())
