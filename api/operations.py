@@ -14,7 +14,7 @@ from api.dialects.anthropic.routes import MESSAGE_OPERATIONS
 from api.dialects.batches.anthropic import MESSAGE_BATCH_OPERATIONS
 from api.dialects.batches.openai import BATCH_OPERATIONS, FILE_OPERATIONS
 from api.dialects.decisions import DECISION_OPERATIONS
-from api.dialects.embeddings import EMBEDDING_OPERATIONS, RERANK_OPERATIONS
+from api.dialects.embeddings import EMBEDDING_OPERATIONS
 from api.dialects.jobs.routes import JOB_OPERATIONS, WEBHOOK_OPERATIONS
 from api.dialects.jobs.schedules import SCHEDULE_OPERATIONS
 from api.dialects.ollama.routes import OLLAMA_OPERATIONS, managed_by
@@ -23,6 +23,7 @@ from api.dialects.openai_chat.stored import STORED_OPERATIONS
 from api.dialects.openai_completions import TEXT_OPERATIONS
 from api.dialects.openai_responses.conversation_routes import CONVERSATION_OPERATIONS
 from api.dialects.openai_responses.routes import RESPONSE_OPERATIONS
+from api.dialects.rerank import RERANK_OPERATIONS
 from api.dialects.tokenize import TOKEN_OPERATIONS
 from api.errors import TransportError, dialects_of_path
 from api.http.messages import (

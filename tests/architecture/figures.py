@@ -63,9 +63,9 @@ class Figures:
 #: The figures of today, lines and statements rounded up to a hundred. Lower what has fallen; a
 #: change that must raise one states why.
 CEILINGS: Final = Figures(
-    files=484,
-    lines=98_100,
-    statements=48_550,
+    files=485,
+    lines=98_200,
+    statements=48_650,
     message_files=38,
     jobs_files=16,
 )

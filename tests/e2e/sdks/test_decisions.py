@@ -38,17 +38,12 @@ def test_questions_about_one_input_are_answered(oai: openai.OpenAI) -> None:
     assert made.usage.input_tokens_details.cached_tokens > 0.4 * made.usage.input_tokens
 
 
-def test_a_chat_model_judges_documents_or_is_refused(service: Service) -> None:
+def test_a_chat_model_that_is_no_reranker_ranks_nothing(service: Service) -> None:
     body = {
         "model": "semantic-demo",
         "query": "What is the capital of France?",
         "documents": ["Paris is the capital of France.", "Bees dance."],
     }
     reply = httpx.post(f"{service.base_url}/v1/rerank", json=body, timeout=scaled(60))
-    # The demo model is no reranker; where it answers with another word, the error names it.
-    if reply.status_code == 400:
-        assert "neither yes nor no" in reply.json()["error"]["message"]
-        return
-    scores = [one["relevance_score"] for one in reply.raise_for_status().json()["results"]]
-    assert scores == sorted(scores, reverse=True)
-    assert all(0 <= score <= 1 for score in scores)
+    assert reply.status_code == 400
+    assert "neither yes nor no" in reply.json()["error"]["message"]

@@ -215,6 +215,7 @@ def test_a_field_whose_name_is_escaped_acts_like_the_plain_one(name: str) -> Non
             asking = asyncio.ensure_future(api.send("POST", MESSAGES, text.encode()))
             await _answer_next(api, set(), _SUMMARY)
             reply = await asking
+            assert isinstance(reply, Reply)
             assert json.loads(reply.body)["content"] == [_BLOCK]
 
     asyncio.run(scenario())
