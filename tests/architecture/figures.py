@@ -64,8 +64,8 @@ class Figures:
 #: change that must raise one states why.
 CEILINGS: Final = Figures(
     files=484,
-    lines=98_100,
-    statements=48_550,
+    lines=98_130,
+    statements=48_575,
     message_files=38,
     jobs_files=16,
 )

@@ -26,6 +26,7 @@ PROMPTS = (*("x" * length for length in (13, 10, 1, 15, 8)), REFUSED)
 LINES = ("x" * 13, "x" * 10, "x", "x" * 8, "bad")
 KEYS = (None, None, None, "k1", "k2")
 HOLDS_S = (0.5, 3.0, 20.0)
+LABELS = ("day", "night")
 LIMITS_S = (None, None, None, None, 1.0, 40.0)
 #: How long a unique job is the only one of its kind.
 UNIQUE_S = 20.0
@@ -160,6 +161,38 @@ def follow_up(world: World, number: int) -> None:
                 world.check()
         if not draws.below(8):
             world.crash(api)
+
+
+def tag(world: World, number: int) -> None:
+    """Accept a job that filters find by its labels."""
+    draws = Draws(number)
+    world.submit(
+        world.api(draws.below(2)),
+        PROMPTS[draws.below(len(PROMPTS))],
+        labels=((LABELS[0],), (LABELS[1],), LABELS)[draws.below(3)],
+        start_after_s=(None, None, HOLDS_S[2])[draws.below(3)],
+    )
+
+
+def change_all(world: World, number: int) -> None:
+    """Cancel or retry the jobs of a label, or look them up."""
+    draws = Draws(number)
+    api, label = world.api(draws.below(2)), LABELS[draws.below(2)]
+    world.change_all(api, label, retries=not draws.below(2), is_dry=not draws.below(4))
+
+
+def fork(world: World, number: int) -> None:
+    """Continue an answer after some of its tokens, once there is one."""
+    draws = Draws(number)
+    worker = _worker(world, draws)
+    if worker is not None and not world.answers() and world.broker.outage.takes_writes:
+        _listen_and_take(world, worker)
+        worker.engine.advance(8)
+        worker.engine.publish()
+        _finish(world, worker)
+    if answers := world.answers():
+        parent, length = answers[-1 - draws.below(len(answers))]
+        world.fork(world.api(draws.below(2)), parent, draws.below(length + 1))
 
 
 def repeat(world: World, number: int) -> None:
@@ -428,6 +461,13 @@ NIGHT_MOVES = {
         Move(fire, 12),
         Move(sleep, 4),
     )
+}
+
+
+#: Moves of the lives that also have labels and forks; see ``walk``.
+LABEL_MOVES = {
+    move.do.__name__: move
+    for move in (Move(tag, 12), Move(change_all, 8), Move(fork, 16), Move(release, 4))
 }
 
 

@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from api.dialects.jobs.durable import MessagesBeyond, Offset, begin_at, parse_offset
+from api.errors import TransportError
 from api.streaming.feed import ItemMerge
 from domain.audit.recorded_answers import JobRecords
 from domain.chat.items import Failed, Finished, StreamItem, Text, is_output
@@ -67,6 +69,10 @@ class Reader:
     position: ReaderPosition = field(default_factory=ReaderPosition)
     epoch: int = 1
     changed: bool = False
+    durable: DurableReader = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.durable = DurableReader(self.job_id)
 
     @property
     def has_ended(self) -> bool:
@@ -104,10 +110,60 @@ class Reader:
     def look_into_log(self, log: InMemoryEventLog, items: StoredItems) -> None:
         """Read the log as a real reader without recent items does, with the same code."""
         records = JobRecords(log=log, payloads=log, views=log.views)
+        self.durable.read(records, items)
         if not self.has_ended:
             for item in records.rest_of(self.job_id, self.position, items) or ():
                 if not self.changed:
                     self._give(item)
+
+
+@dataclass
+class DurableReader:
+    """A client of Durable Streams, which knows its last offset and connects again for each read.
+
+    Attributes:
+        text: What it was given since it began at ``-1``.
+        is_closed: Whether the last reply was the end of the stream.
+    """
+
+    job_id: JobId
+    offset: str = "-1"
+    text: str = ""
+    ends: int = 0
+    is_closed: bool = False
+
+    def read(self, records: JobRecords, items: StoredItems) -> None:
+        """Read what is behind the offset, with the code of the route."""
+        epoch, known = records.answer_so_far(self.job_id, items)
+        tail = MessagesBeyond(Offset(epoch))
+        tail.add(known)
+        try:
+            reader = MessagesBeyond(begin_at(parse_offset(self.offset), tail.offset))
+        except TransportError:  # 410, the answer has begun anew
+            self.offset, self.text, self.ends = "-1", "", 0
+            reader = MessagesBeyond(Offset(tail.offset.epoch))
+        for message in reader.add(known):
+            assert not self.ends, f"{message} after the end of {self.job_id}"
+            self.text += message.get("text", "")
+            self.ends += message["kind"] in {"finished", "failed"}
+        assert str(reader.offset) >= self.offset, f"an offset that goes back: {self}"
+        self.offset, self.is_closed = str(reader.offset), reader.offset.has_end
+
+
+@dataclass(frozen=True)
+class Bulk:
+    """A cancellation of all jobs of a label that was carried out to its end.
+
+    Attributes:
+        open: The lives of the jobs with the label that were open when it began.
+    """
+
+    label: str
+    open: dict[JobId, int]
+
+
+#: Begins the reason of a change of all jobs of a label; a dry run has ``DRY``.
+BULK, DRY = "all of ", "dry"
 
 
 class Truth:
@@ -130,6 +186,8 @@ class Truth:
         self._right: dict[int, StreamItem] = {}
         self.jobs: dict[JobId, Record] = {}
         self.readers: list[Reader] = []
+        self.bulks: list[Bulk] = []
+        self.bulks_done = 0
         self.answers: dict[str, JobId] = {}
         self.holds = 0
 
@@ -153,6 +211,7 @@ class Truth:
             if isinstance(event, JobSubmitted):
                 self._check_unique(event, recorded.recorded_at)
             self._follow(JobId(recorded.stream), event, recorded.recorded_at)
+        self._check_bulks()
         for job_id, job in self.jobs.items():
             stored = self._items.raw(job_id)
             for item in stored:
@@ -179,6 +238,7 @@ class Truth:
         if isinstance(event, JobRetried):
             assert job.end is not None, where
             assert not isinstance(job.end, JobCompleted), where
+            _check_reason(job, event.reason, where)
             job.end, job.cancel_reason, job.active_attempt = None, None, 0
             job.is_queued = job.is_released or not job.after
             job.queued_anew = True
@@ -190,6 +250,7 @@ class Truth:
         if isinstance(event, JobCancelRequested):
             assert job.cancel_reason is None, where
             job.cancel_reason = event.reason
+            _check_reason(job, event.reason, where)
             self._check_skipped(job, event.reason, where)
         elif isinstance(event, JobReleased):
             _release(job, at, where)
@@ -247,6 +308,10 @@ class Truth:
             is_queued=event.start_after is None and not event.after,
             held_until=event.start_after or ("" if event.after else None),
             after=event.after,
+            labels=event.labels,
+            seed=event.sampling.seed,
+            is_fork=event.parent is not None,
+            inherited=self._inherited(event),
         )
         self.holds += event.start_after is not None
         waiting = [
@@ -259,6 +324,33 @@ class Truth:
             and not job.is_line
         ]
         assert len(waiting) <= self._limit, f"{len(waiting)} jobs wait"
+
+    def _inherited(self, event: JobSubmitted) -> str:
+        """Return what a fork takes over: the first tokens of an answer of its parent."""
+        if event.parent is None:
+            return ""
+        parent = self.jobs[event.parent]
+        assert parent.ends, f"a fork of {event.parent}, which has not ended"
+        if event.parent_output is None:
+            return ""
+        return self._text(event.parent_output)[: event.parent_tokens]
+
+    def open_with(self, label: str) -> dict[JobId, int]:
+        """Return the lives of the open jobs with a label."""
+        return {
+            job_id: job.life
+            for job_id, job in self.jobs.items()
+            if label in job.labels and job.end is None
+        }
+
+    def _check_bulks(self) -> None:
+        while self.bulks:
+            bulk = self.bulks.pop()
+            self.bulks_done += 1
+            for job_id, life in bulk.open.items():
+                job = self.jobs[job_id]
+                is_over = job.end is not None or job.cancel_reason is not None
+                assert is_over or job.life > life, f"left out of {bulk}: {job_id} {job}"
 
     def _ended(self, job: Record, event: Any, where: str) -> None:
         if isinstance(event, JobCompleted):
@@ -320,7 +412,7 @@ class Truth:
             assert job.ends, f"the stream ended before the log: {where}"
             return
         assert item.epoch in job.models, f"an epoch that never was: {where}"
-        undisturbed = bodies_of(job.prompt, job.models[item.epoch])
+        undisturbed = bodies_of(job.prompt, job.answer_in(item.epoch))
         assert item.n < len(undisturbed), where
         expected = undisturbed[item.n]
         if isinstance(item.body, Text) and isinstance(expected, Text):
@@ -357,6 +449,12 @@ class Truth:
         if reader.life != job.life or (job.life and losses):
             # Items restored after a loss may be of an earlier attempt; their text is the same.
             return
+        durable = reader.durable
+        assert durable.is_closed, f"a stream that is never closed: {durable} of {job}"
+        assert durable.ends == 1, f"{durable} of {job}"
+        assert job.answer.startswith(durable.text), f"{durable} of {job}"
+        if isinstance(job.end, JobCompleted):
+            assert durable.text == job.answer, f"{durable} of {job}"
         assert reader.has_ended, f"a reader without an end: {reader.seen} of {job}"
         if reader.changed:
             assert reader.epoch < job.epoch, f"no other model: {reader.seen} of {job}"
@@ -369,7 +467,10 @@ class Truth:
         output = getattr(job.end, "output", None)
         # An attempt that found no items and was stopped at once knows no more.
         if output and (isinstance(job.end, JobCompleted) or not losses):
-            assert text == self._text(output), where
+            # A fork that is stopped before its first item has its beginning in the log only.
+            is_inherited = job.is_fork and not isinstance(job.end, JobCompleted)
+            stored = self._text(output)
+            assert text == stored or (is_inherited and stored == job.inherited), where
         if isinstance(job.end, JobCompleted):
             assert isinstance(last, Finished), job
             assert last.stop_reason is job.end.stop_reason, job
@@ -380,6 +481,13 @@ class Truth:
             assert last.stop_reason is StopReason.CANCELLED, job
         else:
             assert isinstance(last, Failed), job
+
+
+def _check_reason(job: Record, reason: str, where: str) -> None:
+    """Look whether a change of all jobs of a label is of a job that has it."""
+    assert reason != DRY, f"changed by a dry run: {where}"
+    if reason.startswith(BULK):
+        assert reason.removeprefix(BULK) in job.labels, f"it has no such label: {where}"
 
 
 def _release(job: Record, at: str, where: str) -> None:
