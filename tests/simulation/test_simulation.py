@@ -40,7 +40,7 @@ FOUND = {
     "the end of a held job is left to its process": 71,
     "a cancellation of many leaves held jobs out": 172,
     "a dry run changes its jobs": 244,
-    "an offset begins the answer again": 0,
+    "an offset begins the answer again": 192,
     "an offset forgets the end": 77,
     "a fork begins anew": 20,
     "a fork counts inherited tokens as published": 20,
