@@ -26,7 +26,6 @@ PROMPTS = (*("x" * length for length in (13, 10, 1, 15, 8)), REFUSED)
 LINES = ("x" * 13, "x" * 10, "x", "x" * 8, "bad")
 KEYS = (None, None, None, "k1", "k2")
 HOLDS_S = (0.5, 3.0, 20.0)
-LABELS = ("day", "night")
 LIMITS_S = (None, None, None, None, 1.0, 40.0)
 #: How long a unique job is the only one of its kind.
 UNIQUE_S = 20.0
@@ -163,38 +162,6 @@ def follow_up(world: World, number: int) -> None:
             world.crash(api)
 
 
-def tag(world: World, number: int) -> None:
-    """Accept a job that filters find by its labels."""
-    draws = Draws(number)
-    world.submit(
-        world.api(draws.below(2)),
-        PROMPTS[draws.below(len(PROMPTS))],
-        labels=((LABELS[0],), (LABELS[1],), LABELS)[draws.below(3)],
-        start_after_s=(None, None, HOLDS_S[2])[draws.below(3)],
-    )
-
-
-def change_all(world: World, number: int) -> None:
-    """Cancel or retry the jobs of a label, or look them up."""
-    draws = Draws(number)
-    api, label = world.api(draws.below(2)), LABELS[draws.below(2)]
-    world.change_all(api, label, retries=not draws.below(2), is_dry=not draws.below(4))
-
-
-def fork(world: World, number: int) -> None:
-    """Continue an answer after some of its tokens, once there is one."""
-    draws = Draws(number)
-    worker = _worker(world, draws)
-    if worker is not None and not world.answers() and world.broker.outage.takes_writes:
-        _listen_and_take(world, worker)
-        worker.engine.advance(8)
-        worker.engine.publish()
-        _finish(world, worker)
-    if answers := world.answers():
-        parent, length = answers[-1 - draws.below(len(answers))]
-        world.fork(world.api(draws.below(2)), parent, draws.below(length + 1))
-
-
 def repeat(world: World, number: int) -> None:
     """Ask again for what was asked."""
     draws = Draws(number)
@@ -279,7 +246,7 @@ def go_on(world: World, number: int) -> None:
 def compute(world: World, number: int) -> None:
     """Let an engine compute, and perhaps publish."""
     draws = Draws(number)
-    if worker := _worker(world, draws):
+    if worker := living_worker(world, draws):
         worker.engine.advance(draws.below(5))
         if draws.below(4):
             worker.engine.publish(loses_reply=draws.below(4) == 1)
@@ -305,7 +272,7 @@ def lose_reply(world: World, number: int) -> None:
 def lose_fetched(world: World, number: int) -> None:
     """Let what a worker fetched be lost on its way."""
     draws = Draws(number)
-    if (worker := _worker(world, draws)) and world.broker.outage.takes_writes:
+    if (worker := living_worker(world, draws)) and world.broker.outage.takes_writes:
         worker.lose_fetched(PRIORITIES[draws.below(len(PRIORITIES))])
 
 
@@ -336,13 +303,13 @@ def restart(world: World, number: int) -> None:
 
 def drain(world: World, number: int) -> None:
     """Ask a worker to stop."""
-    if worker := _worker(world, Draws(number)):
+    if worker := living_worker(world, Draws(number)):
         worker.drain()
 
 
 def fail_batch(world: World, number: int) -> None:
     """Break a step of an engine."""
-    if worker := _worker(world, Draws(number)):
+    if worker := living_worker(world, Draws(number)):
         worker.engine.fail_batch()
 
 
@@ -359,7 +326,7 @@ def broker(world: World, number: int) -> None:
 def long_outage(world: World, number: int) -> None:
     """Let the broker be away, or refuse writes, for longer than an engine waits with its items."""
     draws = Draws(number)
-    worker = _worker(world, draws)
+    worker = living_worker(world, draws)
     if worker is None or not world.broker.outage.takes_writes:
         return
     worker.engine.advance(1 + draws.below(4))
@@ -367,7 +334,7 @@ def long_outage(world: World, number: int) -> None:
     worker.engine.publish()
     world.tick(OUTAGE_S_MAX)
     worker.engine.publish()
-    _finish(world, worker)
+    finish(world, worker)
     if draws.below(4):
         world.broker.come_back()
 
@@ -386,24 +353,24 @@ def disk(world: World, number: int) -> None:
 def change_of_mind(world: World, number: int) -> None:
     """Cancel a job and retry it, and let the cancel message come when it runs again."""
     draws = Draws(number)
-    api, worker = world.api(draws.below(2)), _worker(world, draws)
+    api, worker = world.api(draws.below(2)), living_worker(world, draws)
     if worker is None or not world.broker.outage.takes_writes or world.log.unavailable:
         return
-    _listen_and_take(world, worker)
+    listen_and_take(world, worker)
     if not (jobs := world.open_jobs()):
         return
     job_id = jobs[-1 - draws.below(len(jobs))]
     world.cancel(api, job_id)
-    _finish(world, api)
+    finish(world, api)
     worker.reconcile()
-    _finish(world, worker)
+    finish(world, worker)
     worker.engine.advance(8)
     worker.engine.publish()
-    _finish(world, worker)
+    finish(world, worker)
     if job_id in world.failed_jobs():
         world.retry(api, job_id)
-        _finish(world, api)
-    _listen_and_take(world, worker)
+        finish(world, api)
+    listen_and_take(world, worker)
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,13 +431,6 @@ NIGHT_MOVES = {
 }
 
 
-#: Moves of the lives that also have labels and forks; see ``walk``.
-LABEL_MOVES = {
-    move.do.__name__: move
-    for move in (Move(tag, 12), Move(change_all, 8), Move(fork, 16), Move(release, 4))
-}
-
-
 def _upkeep(world: World, drawn: random.Random) -> None:
     """What a worker does beside running jobs."""
     worker = drawn.choice(world.workers)
@@ -491,16 +451,16 @@ def _upkeep(world: World, drawn: random.Random) -> None:
             worker.engine.publish()
 
 
-def _listen_and_take(world: World, worker: Worker) -> None:
+def listen_and_take(world: World, worker: Worker) -> None:
     """Let a worker take jobs, and then read its messages."""
     for priority in Priority:
         worker.take(priority)
-    _finish(world, worker)
+    finish(world, worker)
     while worker.receive_signals():
-        _finish(world, worker)
+        finish(world, worker)
 
 
-def _finish(world: World, process: Process) -> None:
+def finish(world: World, process: Process) -> None:
     """Run the tasks of a process for up to 64 steps, or until each waits."""
     for _ in range(64):
         if not (ready := [task for task in process.tasks if task.is_ready]):
@@ -509,6 +469,7 @@ def _finish(world: World, process: Process) -> None:
         world.check()
 
 
-def _worker(world: World, draws: Draws) -> Worker | None:
+def living_worker(world: World, draws: Draws) -> Worker | None:
+    """Return the worker of the next draw, if it can go on."""
     worker = world.workers[draws.below(2)]
     return worker if worker in world.processes else None

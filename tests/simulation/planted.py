@@ -35,11 +35,11 @@ from domain.log.subscriptions import Subscription
 from domain.values import JobId, JobStatus, rfc3339
 from domain.webhook.delivery import DeliveryResult, DueHost, Webhook
 from domain.webhook.send import WebhookCollector
-from tests.simulation import truth as truth_module
+from tests.simulation import readers as readers_module
 from tests.simulation import workers as workers_module
 from tests.simulation import world as world_module
 from tests.simulation.broker import StoredItems
-from tests.simulation.truth import Reader
+from tests.simulation.readers import Reader
 from tests.support.fakes.batches import InMemoryBatchViews
 from tests.support.fakes.event_log import InMemoryEventLog, InMemoryJobViews
 from tests.support.fakes.job_queue import FakeJobQueue
@@ -350,7 +350,7 @@ def _an_offset_begins_the_answer_again() -> AbstractContextManager[Any]:
     def again(offset: Offset, tail: Offset) -> Offset:
         return replace(begin(offset, tail), units=0)
 
-    return mock.patch.object(truth_module, "begin_at", again)
+    return mock.patch.object(readers_module, "begin_at", again)
 
 
 def _an_offset_forgets_the_end() -> AbstractContextManager[Any]:
@@ -359,7 +359,7 @@ def _an_offset_forgets_the_end() -> AbstractContextManager[Any]:
     def endless(offset: Offset, tail: Offset) -> Offset:
         return replace(begin(offset, tail), has_end=False)
 
-    return mock.patch.object(truth_module, "begin_at", endless)
+    return mock.patch.object(readers_module, "begin_at", endless)
 
 
 def _a_fork_begins_anew() -> AbstractContextManager[Any]:

@@ -7,7 +7,8 @@ from collections import Counter
 
 from structlog.testing import capture_logs
 
-from tests.simulation.moves import LABEL_MOVES, MOVES, NIGHT_MOVES, NUMBERS, change_of_mind
+from tests.simulation.label_moves import LABEL_MOVES
+from tests.simulation.moves import MOVES, NIGHT_MOVES, NUMBERS, change_of_mind
 from tests.simulation.world import World
 
 #: Moves of one life.

@@ -29,8 +29,9 @@ from tests.simulation.broker import Broker
 from tests.simulation.engine import MODELS
 from tests.simulation.follow_ups import FollowUps
 from tests.simulation.nights import MINUTE, Nights
+from tests.simulation.readers import Reader
 from tests.simulation.steps import Order, Process, Task
-from tests.simulation.truth import BULK, DRY, Bulk, Reader, Truth
+from tests.simulation.truth import BULK, DRY, Bulk, Truth
 from tests.simulation.workers import Models, Worker
 from tests.support.builders.new_jobs import new_job
 from tests.support.fakes.event_log import InMemoryEventLog
