@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final, Literal
 
 from domain.engine.workers import ControlSignals
-from domain.errors import NotRetryable, QueueUnavailable
+from domain.errors import NotRetryable, QueueUnavailable, SemanticError, Unavailable
 from domain.events.job import JobCancelled, JobCancelRequested, JobRetried
 from domain.job.commit import commit, load_job
 from domain.job.decisions import require_retryable
 from domain.job.fair_scheduler import enqueue, line_of
+from domain.job.listing import JobFilter, JobViews
 from domain.job.ports import ItemBacklog, ItemSink, JobQueue
 from domain.job.state import Job
 from domain.job.terminal_item import republish_end
 from domain.log.ports import EventLog, PayloadStore
 from domain.ports import IdSource
 from domain.values import JobId, JobStatus, Usage
+
+#: What became of a job in a change of many; ``unchanged``: it had ended.
+BulkResult = Literal["matched", "cancelled", "requested", "retried", "unchanged", "refused"]
+
+#: The states from which a job can be cancelled or retried, in the order in which that is done.
+_CANCELLABLE: Final = (JobStatus.HELD, JobStatus.QUEUED, JobStatus.RUNNING)
+_RETRYABLE: Final = (JobStatus.FAILED, JobStatus.EXPIRED, JobStatus.CANCELLED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,3 +145,79 @@ class JobCancellation:
             if job.status is JobStatus.QUEUED:  # it may wait for other jobs again
                 enqueue(self.queue, job.id, job.submitted)
         return job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkStep:
+    """One job of a change of many, as it is afterwards; ``error``: why it was refused."""
+
+    job: Job
+    result: BulkResult
+    error: SemanticError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkChange:
+    """Does the same with all jobs of a filter.
+
+    Attributes:
+        limit: Jobs of one call.
+        is_dry: Whether the jobs are only looked up.
+    """
+
+    views: JobViews
+    cancellation: JobCancellation
+    reason: str
+    limit: int
+    is_dry: bool = False
+
+    def cancel(self, wanted: JobFilter) -> tuple[list[BulkStep], bool]:
+        """Cancel the jobs that have not ended; return them, and whether there are more.
+
+        Raises:
+            LogUnavailable: No job was changed; a failure after the first one ends the list.
+        """
+        return self._change(wanted, _CANCELLABLE, self._cancel_one)
+
+    def retry(self, wanted: JobFilter) -> tuple[list[BulkStep], bool]:
+        """Enqueue the jobs again that ended without an answer; return as ``cancel`` does.
+
+        Raises:
+            LogUnavailable: No job was changed; a failure after the first one ends the list.
+            QueueUnavailable: The same of the broker.
+        """
+        return self._change(wanted, _RETRYABLE, self._retry_one)
+
+    def _change(
+        self,
+        wanted: JobFilter,
+        statuses: Sequence[JobStatus],
+        change: Callable[[Job], BulkStep],
+    ) -> tuple[list[BulkStep], bool]:
+        found: list[Job] = []
+        for status in statuses:
+            if wanted.status in {None, status}:
+                page = self.views.page(replace(wanted, status=status), limit=self.limit + 1)
+                found += page.jobs
+        steps: list[BulkStep] = []
+        for job in found[: self.limit]:
+            try:
+                steps.append(BulkStep(job=job, result="matched") if self.is_dry else change(job))
+            except Unavailable:
+                if not steps:
+                    raise
+                break
+            except SemanticError as error:
+                steps.append(BulkStep(job=job, result="refused", error=error))
+        return steps, len(found) > len(steps)
+
+    def _cancel_one(self, job: Job) -> BulkStep:
+        after = self.cancellation.cancel(job.id, reason=self.reason)
+        if not after.status.is_terminal:
+            return BulkStep(job=after, result="requested")
+        is_cancelled = after.status is JobStatus.CANCELLED
+        return BulkStep(job=after, result="cancelled" if is_cancelled else "unchanged")
+
+    def _retry_one(self, job: Job) -> BulkStep:
+        after = self.cancellation.retry(job.id, reason=self.reason)
+        return BulkStep(job=after, result="retried")

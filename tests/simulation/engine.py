@@ -47,10 +47,14 @@ MEMORY = 20
 PASSES_MAX, WAIT_S_MAX = 1, 0.5
 
 
-def answer_to(prompt: str, model: str) -> str:
-    """Return the answer of a model, a function of the prompt; no two models agree on a token."""
+def answer_to(prompt: str, model: str, seed: int = 1) -> str:
+    """Return the answer of a model, a function of prompt and seed.
+
+    No two models agree on a token, and no two seeds.
+    """
     first = ord("A") if model == MODELS[1] else ord("a")
-    return "".join(chr(first + (7 * len(prompt) + n) % 26) for n in range(len(prompt) % 8))
+    begin = 7 * len(prompt) + 11 * (seed - 1)
+    return "".join(chr(first + (begin + n) % 26) for n in range(len(prompt) % 8))
 
 
 def fingerprint_of(model: str) -> str:
@@ -58,9 +62,8 @@ def fingerprint_of(model: str) -> str:
     return f"sha256:{model * 64}"
 
 
-def bodies_of(prompt: str, model: str) -> list[Body]:
+def bodies_of(prompt: str, answer: str) -> list[Body]:
     """Return the items of an undisturbed run, without the terminal one."""
-    answer = answer_to(prompt, model)
     pieces = [answer[n : n + ITEM_TOKENS] for n in range(0, len(answer), ITEM_TOKENS)]
     begun = Started(prompt_tokens=len(prompt), cached_tokens=0)
     return [begun, *(Text(text=piece, ids=tuple(map(ord, piece))) for piece in pieces)]
@@ -159,11 +162,12 @@ class StepEngine:
         prompt = "".join(map(chr, task.prompt.tokens))
         generation = _Generation(
             task=task,
-            answer=answer_to(prompt, self._model)[: task.prompt.max_tokens],
-            tokens=list(task.emitted),
+            answer=answer_to(prompt, self._model, task.prompt.sampling.seed),
+            tokens=[],
             next_item=task.first_item,
             since=self._clock.monotonic(),
         )
+        self._take_over(generation)
         self._live.append(generation)
         rank = int(task.priority is Priority.BATCH)
         self._waiting.add(generation, cost=len(prompt), now=generation.since, rank=rank)
@@ -274,6 +278,17 @@ class StepEngine:
         generation.pending.append(token)
         if len(generation.tokens) % ITEM_TOKENS == 0:
             self._emit(generation)
+
+    def _take_over(self, generation: _Generation) -> None:
+        """Begin behind the tokens of earlier attempts; those of a parent are in no item yet."""
+        task = generation.task
+        published = len(task.emitted) if task.published is None else task.published
+        generation.tokens = list(task.emitted[:published])
+        for token in task.emitted[published:]:
+            generation.tokens.append(token)
+            generation.pending.append(token)
+            if len(generation.tokens) % ITEM_TOKENS == 0:
+                self._emit(generation)
 
     def _emit(self, generation: _Generation) -> None:
         if not generation.pending:

@@ -246,7 +246,7 @@ def go_on(world: World, number: int) -> None:
 def compute(world: World, number: int) -> None:
     """Let an engine compute, and perhaps publish."""
     draws = Draws(number)
-    if worker := _worker(world, draws):
+    if worker := living_worker(world, draws):
         worker.engine.advance(draws.below(5))
         if draws.below(4):
             worker.engine.publish(loses_reply=draws.below(4) == 1)
@@ -272,7 +272,7 @@ def lose_reply(world: World, number: int) -> None:
 def lose_fetched(world: World, number: int) -> None:
     """Let what a worker fetched be lost on its way."""
     draws = Draws(number)
-    if (worker := _worker(world, draws)) and world.broker.outage.takes_writes:
+    if (worker := living_worker(world, draws)) and world.broker.outage.takes_writes:
         worker.lose_fetched(PRIORITIES[draws.below(len(PRIORITIES))])
 
 
@@ -303,13 +303,13 @@ def restart(world: World, number: int) -> None:
 
 def drain(world: World, number: int) -> None:
     """Ask a worker to stop."""
-    if worker := _worker(world, Draws(number)):
+    if worker := living_worker(world, Draws(number)):
         worker.drain()
 
 
 def fail_batch(world: World, number: int) -> None:
     """Break a step of an engine."""
-    if worker := _worker(world, Draws(number)):
+    if worker := living_worker(world, Draws(number)):
         worker.engine.fail_batch()
 
 
@@ -326,7 +326,7 @@ def broker(world: World, number: int) -> None:
 def long_outage(world: World, number: int) -> None:
     """Let the broker be away, or refuse writes, for longer than an engine waits with its items."""
     draws = Draws(number)
-    worker = _worker(world, draws)
+    worker = living_worker(world, draws)
     if worker is None or not world.broker.outage.takes_writes:
         return
     worker.engine.advance(1 + draws.below(4))
@@ -334,7 +334,7 @@ def long_outage(world: World, number: int) -> None:
     worker.engine.publish()
     world.tick(OUTAGE_S_MAX)
     worker.engine.publish()
-    _finish(world, worker)
+    finish(world, worker)
     if draws.below(4):
         world.broker.come_back()
 
@@ -353,24 +353,24 @@ def disk(world: World, number: int) -> None:
 def change_of_mind(world: World, number: int) -> None:
     """Cancel a job and retry it, and let the cancel message come when it runs again."""
     draws = Draws(number)
-    api, worker = world.api(draws.below(2)), _worker(world, draws)
+    api, worker = world.api(draws.below(2)), living_worker(world, draws)
     if worker is None or not world.broker.outage.takes_writes or world.log.unavailable:
         return
-    _listen_and_take(world, worker)
+    listen_and_take(world, worker)
     if not (jobs := world.open_jobs()):
         return
     job_id = jobs[-1 - draws.below(len(jobs))]
     world.cancel(api, job_id)
-    _finish(world, api)
+    finish(world, api)
     worker.reconcile()
-    _finish(world, worker)
+    finish(world, worker)
     worker.engine.advance(8)
     worker.engine.publish()
-    _finish(world, worker)
+    finish(world, worker)
     if job_id in world.failed_jobs():
         world.retry(api, job_id)
-        _finish(world, api)
-    _listen_and_take(world, worker)
+        finish(world, api)
+    listen_and_take(world, worker)
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,16 +451,16 @@ def _upkeep(world: World, drawn: random.Random) -> None:
             worker.engine.publish()
 
 
-def _listen_and_take(world: World, worker: Worker) -> None:
+def listen_and_take(world: World, worker: Worker) -> None:
     """Let a worker take jobs, and then read its messages."""
     for priority in Priority:
         worker.take(priority)
-    _finish(world, worker)
+    finish(world, worker)
     while worker.receive_signals():
-        _finish(world, worker)
+        finish(world, worker)
 
 
-def _finish(world: World, process: Process) -> None:
+def finish(world: World, process: Process) -> None:
     """Run the tasks of a process for up to 64 steps, or until each waits."""
     for _ in range(64):
         if not (ready := [task for task in process.tasks if task.is_ready]):
@@ -469,6 +469,7 @@ def _finish(world: World, process: Process) -> None:
         world.check()
 
 
-def _worker(world: World, draws: Draws) -> Worker | None:
+def living_worker(world: World, draws: Draws) -> Worker | None:
+    """Return the worker of the next draw, if it can go on."""
     worker = world.workers[draws.below(2)]
     return worker if worker in world.processes else None

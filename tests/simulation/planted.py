@@ -10,6 +10,8 @@ from datetime import datetime, timedelta
 from typing import Any
 from unittest import mock
 
+from api.dialects.jobs import durable as durable_module
+from api.dialects.jobs.durable import Offset
 from domain.batch import schedules as schedules_module
 from domain.batch.ports import BatchTally
 from domain.batch.schedules import SCHEDULE_PREFIX, Schedule, ScheduleRunner
@@ -17,23 +19,27 @@ from domain.chat.items import Finished
 from domain.errors import QueueUnavailable
 from domain.events.job import AttemptStarted, JobSubmitted
 from domain.events.schedule import ScheduleMissed
+from domain.job import cancel as cancel_module
 from domain.job import decisions as job_module
 from domain.job import run_attempt as run_module
 from domain.job import state as state_module
 from domain.job import stranded as stranded_module
 from domain.job import terminal_item
+from domain.job.cancel import BulkChange
+from domain.job.listing import JobFilter
 from domain.job.state import Job
 from domain.job.stranded import JobReconciler
 from domain.job.submit import JobSubmission, NewJob
 from domain.log import subscriptions as subscriptions_module
 from domain.log.subscriptions import Subscription
-from domain.values import JobId, rfc3339
+from domain.values import JobId, JobStatus, rfc3339
 from domain.webhook.delivery import DeliveryResult, DueHost, Webhook
 from domain.webhook.send import WebhookCollector
+from tests.simulation import readers as readers_module
 from tests.simulation import workers as workers_module
 from tests.simulation import world as world_module
 from tests.simulation.broker import StoredItems
-from tests.simulation.truth import Reader
+from tests.simulation.readers import Reader
 from tests.support.fakes.batches import InMemoryBatchViews
 from tests.support.fakes.event_log import InMemoryEventLog, InMemoryJobViews
 from tests.support.fakes.job_queue import FakeJobQueue
@@ -41,6 +47,8 @@ from tests.support.fakes.webhooks import InMemoryWebhookStore
 from worker import actors
 from worker.engine.scheduling.waiting_queue import FairQueue, Turn, WaitingQueue
 from worker.turn_scheduler import ActiveJobs
+
+_change = BulkChange._change
 
 Plant = Callable[[], AbstractContextManager[Any]]
 
@@ -323,6 +331,50 @@ def _a_delivery_counts_as_acknowledged() -> AbstractContextManager[Any]:
     return mock.patch.object(subscriptions_module, "_advanced", hasty)
 
 
+def _a_cancellation_of_many_leaves_held_jobs_out() -> AbstractContextManager[Any]:
+    fewer = (JobStatus.QUEUED, JobStatus.RUNNING)
+    return mock.patch.object(cancel_module, "_CANCELLABLE", fewer)
+
+
+def _a_dry_run_changes_its_jobs() -> AbstractContextManager[Any]:
+    return mock.patch.object(BulkChange, "_change", _change_for_real)
+
+
+def _change_for_real(bulk: BulkChange, wanted: JobFilter, *how: Any) -> Any:
+    return _change(replace(bulk, is_dry=False), wanted, *how)
+
+
+def _an_offset_begins_the_answer_again() -> AbstractContextManager[Any]:
+    begin = durable_module.begin_at
+
+    def again(offset: Offset, tail: Offset) -> Offset:
+        return replace(begin(offset, tail), units=0)
+
+    return mock.patch.object(readers_module, "begin_at", again)
+
+
+def _an_offset_forgets_the_end() -> AbstractContextManager[Any]:
+    begin = durable_module.begin_at
+
+    def endless(offset: Offset, tail: Offset) -> Offset:
+        return replace(begin(offset, tail), has_end=False)
+
+    return mock.patch.object(readers_module, "begin_at", endless)
+
+
+def _a_fork_begins_anew() -> AbstractContextManager[Any]:
+    return mock.patch.object(run_module, "with_inherited", lambda _, emitted, __: emitted)
+
+
+def _a_fork_counts_inherited_tokens_as_published() -> AbstractContextManager[Any]:
+    inherit = terminal_item.with_inherited
+
+    def silent(*given: Any) -> Any:
+        return replace(inherit(*given), published=None)
+
+    return mock.patch.object(run_module, "with_inherited", silent)
+
+
 #: Bugs that a week finds, and a short life without its times does not.
 PLANTED_IN_WEEKS: Mapping[str, Plant] = {
     "what came due in a sleep is overlooked": _what_came_due_in_a_sleep_is_overlooked,
@@ -371,5 +423,11 @@ PLANTED: Mapping[str, Plant] = {
     "prompts keep their places": _prompts_keep_their_places,
     "a name is looked up before the append only": _a_name_is_looked_up_before_the_append_only,
     "missed instants are left out": _missed_instants_are_left_out,
+    "a cancellation of many leaves held jobs out": _a_cancellation_of_many_leaves_held_jobs_out,
+    "a dry run changes its jobs": _a_dry_run_changes_its_jobs,
+    "an offset begins the answer again": _an_offset_begins_the_answer_again,
+    "an offset forgets the end": _an_offset_forgets_the_end,
+    "a fork begins anew": _a_fork_begins_anew,
+    "a fork counts inherited tokens as published": _a_fork_counts_inherited_tokens_as_published,
     "the end of a held job is left to its process": _the_end_of_a_held_job_is_left_to_its_process,
 }

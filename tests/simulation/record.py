@@ -37,6 +37,9 @@ class Record:
         is_line: Whether it is a line of a batch, which has a limit of its own.
         models: The model of each epoch, by the attempt with which it began.
         worker: The worker that started the latest attempt.
+        labels: By which filters find it.
+        seed: Of its draws.
+        inherited: The text of the parent that a fork begins with.
         unique: What makes it the only one of its kind, until ``unique_until``.
     """
 
@@ -59,6 +62,10 @@ class Record:
     is_line: bool = False
     models: dict[int, str] = field(default_factory=dict)
     worker: str = ""
+    labels: tuple[str, ...] = ()
+    seed: int = 1
+    is_fork: bool = False
+    inherited: str = ""
     unique: str | None = None
     unique_until: str = ""
 
@@ -74,4 +81,7 @@ class Record:
 
     def answer_in(self, epoch: int) -> str:
         """Return what the model of an epoch answers; nothing before any attempt."""
-        return answer_to(self.prompt, self.models[epoch]) if epoch in self.models else ""
+        if epoch not in self.models:
+            return ""
+        own = answer_to(self.prompt, self.models[epoch], self.seed)
+        return self.inherited + own[len(self.inherited) :]

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from api.streaming.feed import ItemMerge
-from domain.audit.recorded_answers import JobRecords
-from domain.chat.items import Failed, Finished, StreamItem, Text, is_output
-from domain.chat.stored_answer import ReaderPosition
+from domain.chat.items import Failed, Finished, StreamItem, Text
 from domain.errors import (
     GenerationCancelled,
     ModelChanged,
@@ -43,71 +40,27 @@ from domain.values import (
 from ops.broker.items import _gapless
 from tests.simulation.broker import StoredItems
 from tests.simulation.engine import ITEM_TOKENS, bodies_of, fingerprint_of
+from tests.simulation.readers import Reader
 from tests.simulation.record import Record
 from tests.support.fakes.event_log import InMemoryEventLog
 
 _ENDS = (JobCompleted, JobFailed, JobCancelled, JobExpired)
 
 
-@dataclass
-class Reader:
-    """A connection that follows one life of a job, with the merge of the real one.
+@dataclass(frozen=True)
+class Bulk:
+    """A cancellation of all jobs of a label that was carried out to its end.
 
     Attributes:
-        seen: What it was given.
-        position: The reader position after them.
-        epoch: The epoch of what it was given.
-        changed: Whether it ended because a later epoch began after output of this one.
+        open: The lives of the jobs with the label that were open when it began.
     """
 
-    job_id: JobId
-    life: int
-    merge: ItemMerge = field(default_factory=ItemMerge)
-    seen: list[StreamItem] = field(default_factory=list)
-    position: ReaderPosition = field(default_factory=ReaderPosition)
-    epoch: int = 1
-    changed: bool = False
+    label: str
+    open: dict[JobId, int]
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether it was given the last word."""
-        return self.changed or (bool(self.seen) and self.seen[-1].is_terminal)
 
-    def look(self, items: StoredItems) -> None:
-        """Read the store as the hub does, up to the last word."""
-        if self.has_ended:
-            return
-        raw = [(1, item) for item in items.raw(self.job_id)]
-        cursor = self.merge.cursor
-        if cursor is not None:
-            raw = [(size, one) for size, one in raw if (one.attempt, one.n or 0) > cursor]
-        self.merge.lag()
-        self.merge.begin_page()
-        self.merge.page(raw, is_last=True)
-        for item in self.merge.take():
-            if not self.has_ended:
-                self._give(item)
-                assert self.changed or item.n == len(self.seen) - 1, f"{item} in {self.seen}"
-                self.position.add(item)
-
-    def _give(self, item: StreamItem) -> None:
-        """Do what ``OpenJob`` does."""
-        if item.epoch > self.epoch:
-            if any(is_output(one.body) for one in self.seen):
-                self.changed = True
-                return
-            self.epoch = item.epoch
-            self.seen.clear()
-        assert item.epoch == self.epoch, f"{item} after {self.seen}"
-        self.seen.append(item)
-
-    def look_into_log(self, log: InMemoryEventLog, items: StoredItems) -> None:
-        """Read the log as a real reader without recent items does, with the same code."""
-        records = JobRecords(log=log, payloads=log, views=log.views)
-        if not self.has_ended:
-            for item in records.rest_of(self.job_id, self.position, items) or ():
-                if not self.changed:
-                    self._give(item)
+#: Begins the reason of a change of all jobs of a label; a dry run has ``DRY``.
+BULK, DRY = "all of ", "dry"
 
 
 class Truth:
@@ -130,6 +83,8 @@ class Truth:
         self._right: dict[int, StreamItem] = {}
         self.jobs: dict[JobId, Record] = {}
         self.readers: list[Reader] = []
+        self.bulks: list[Bulk] = []
+        self.bulks_done = 0
         self.answers: dict[str, JobId] = {}
         self.holds = 0
 
@@ -153,6 +108,7 @@ class Truth:
             if isinstance(event, JobSubmitted):
                 self._check_unique(event, recorded.recorded_at)
             self._follow(JobId(recorded.stream), event, recorded.recorded_at)
+        self._check_bulks()
         for job_id, job in self.jobs.items():
             stored = self._items.raw(job_id)
             for item in stored:
@@ -179,6 +135,7 @@ class Truth:
         if isinstance(event, JobRetried):
             assert job.end is not None, where
             assert not isinstance(job.end, JobCompleted), where
+            _check_reason(job, event.reason, where)
             job.end, job.cancel_reason, job.active_attempt = None, None, 0
             job.is_queued = job.is_released or not job.after
             job.queued_anew = True
@@ -190,6 +147,7 @@ class Truth:
         if isinstance(event, JobCancelRequested):
             assert job.cancel_reason is None, where
             job.cancel_reason = event.reason
+            _check_reason(job, event.reason, where)
             self._check_skipped(job, event.reason, where)
         elif isinstance(event, JobReleased):
             _release(job, at, where)
@@ -247,6 +205,10 @@ class Truth:
             is_queued=event.start_after is None and not event.after,
             held_until=event.start_after or ("" if event.after else None),
             after=event.after,
+            labels=event.labels,
+            seed=event.sampling.seed,
+            is_fork=event.parent is not None,
+            inherited=self._inherited(event),
         )
         self.holds += event.start_after is not None
         waiting = [
@@ -259,6 +221,33 @@ class Truth:
             and not job.is_line
         ]
         assert len(waiting) <= self._limit, f"{len(waiting)} jobs wait"
+
+    def _inherited(self, event: JobSubmitted) -> str:
+        """Return what a fork takes over: the first tokens of an answer of its parent."""
+        if event.parent is None:
+            return ""
+        parent = self.jobs[event.parent]
+        assert parent.ends, f"a fork of {event.parent}, which has not ended"
+        if event.parent_output is None:
+            return ""
+        return self._text(event.parent_output)[: event.parent_tokens]
+
+    def open_with(self, label: str) -> dict[JobId, int]:
+        """Return the lives of the open jobs with a label."""
+        return {
+            job_id: job.life
+            for job_id, job in self.jobs.items()
+            if label in job.labels and job.end is None
+        }
+
+    def _check_bulks(self) -> None:
+        while self.bulks:
+            bulk = self.bulks.pop()
+            self.bulks_done += 1
+            for job_id, life in bulk.open.items():
+                job = self.jobs[job_id]
+                is_over = job.end is not None or job.cancel_reason is not None
+                assert is_over or job.life > life, f"left out of {bulk}: {job_id} {job}"
 
     def _ended(self, job: Record, event: Any, where: str) -> None:
         if isinstance(event, JobCompleted):
@@ -320,7 +309,7 @@ class Truth:
             assert job.ends, f"the stream ended before the log: {where}"
             return
         assert item.epoch in job.models, f"an epoch that never was: {where}"
-        undisturbed = bodies_of(job.prompt, job.models[item.epoch])
+        undisturbed = bodies_of(job.prompt, job.answer_in(item.epoch))
         assert item.n < len(undisturbed), where
         expected = undisturbed[item.n]
         if isinstance(item.body, Text) and isinstance(expected, Text):
@@ -357,6 +346,12 @@ class Truth:
         if reader.life != job.life or (job.life and losses):
             # Items restored after a loss may be of an earlier attempt; their text is the same.
             return
+        durable = reader.durable
+        assert durable.is_closed, f"a stream that is never closed: {durable} of {job}"
+        assert durable.ends == 1, f"{durable} of {job}"
+        assert job.answer.startswith(durable.text), f"{durable} of {job}"
+        if isinstance(job.end, JobCompleted):
+            assert durable.text == job.answer, f"{durable} of {job}"
         assert reader.has_ended, f"a reader without an end: {reader.seen} of {job}"
         if reader.changed:
             assert reader.epoch < job.epoch, f"no other model: {reader.seen} of {job}"
@@ -369,7 +364,10 @@ class Truth:
         output = getattr(job.end, "output", None)
         # An attempt that found no items and was stopped at once knows no more.
         if output and (isinstance(job.end, JobCompleted) or not losses):
-            assert text == self._text(output), where
+            # A fork that is stopped before its first item has its beginning in the log only.
+            is_inherited = job.is_fork and not isinstance(job.end, JobCompleted)
+            stored = self._text(output)
+            assert text == stored or (is_inherited and stored == job.inherited), where
         if isinstance(job.end, JobCompleted):
             assert isinstance(last, Finished), job
             assert last.stop_reason is job.end.stop_reason, job
@@ -380,6 +378,13 @@ class Truth:
             assert last.stop_reason is StopReason.CANCELLED, job
         else:
             assert isinstance(last, Failed), job
+
+
+def _check_reason(job: Record, reason: str, where: str) -> None:
+    """Look whether a change of all jobs of a label is of a job that has it."""
+    assert reason != DRY, f"changed by a dry run: {where}"
+    if reason.startswith(BULK):
+        assert reason.removeprefix(BULK) in job.labels, f"it has no such label: {where}"
 
 
 def _release(job: Record, at: str, where: str) -> None:

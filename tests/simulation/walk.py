@@ -7,6 +7,7 @@ from collections import Counter
 
 from structlog.testing import capture_logs
 
+from tests.simulation.label_moves import LABEL_MOVES
 from tests.simulation.moves import MOVES, NIGHT_MOVES, NUMBERS, change_of_mind
 from tests.simulation.world import World
 
@@ -14,6 +15,8 @@ from tests.simulation.world import World
 MOVES_MAX = 70
 #: Every so many lives have nights; the others are what they were before nights existed.
 NIGHTS_EVERY = 4
+#: Every so many lives, which are others, have labels and forks.
+LABELS_EVERY = 8
 
 
 class BrokenPromise(AssertionError):
@@ -36,7 +39,11 @@ def walk(seed: int, tally: Counter[str] | None = None) -> World:
         BrokenPromise: Caused by what was objected to.
     """
     drawn = random.Random(seed)
-    moves = MOVES | NIGHT_MOVES if seed % NIGHTS_EVERY == NIGHTS_EVERY - 1 else MOVES
+    moves = MOVES
+    if seed % NIGHTS_EVERY == NIGHTS_EVERY - 1:
+        moves = MOVES | NIGHT_MOVES
+    elif seed % LABELS_EVERY == LABELS_EVERY // 2:
+        moves = MOVES | LABEL_MOVES
     names = list(moves)
     weights = [moves[name].weight for name in names]
     trace: list[str] = []
@@ -71,6 +78,8 @@ def count_world(world: World, tally: Counter[str]) -> None:
     tally["jobs of several attempts"] += sum(job.attempt > 1 for job in jobs)
     tally["held jobs"] += world.truth.holds
     tally["jobs after others"] += sum(bool(job.after) for job in jobs)
+    tally["changes of all jobs of a label"] += world.truth.bulks_done
+    tally["forks"] += sum(job.is_fork for job in jobs)
     tally["missed instants"] += world.nights.missed
     tally["retries"] += sum(job.life for job in jobs)
     tally["crashes"] += world.crashes

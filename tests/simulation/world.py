@@ -8,8 +8,10 @@ from functools import partial
 from typing import Any, cast
 
 from domain.chat.request import ChatRequest, Message
+from domain.chat.stored_answer import StoredAnswer
 from domain.engine.presence import LoadedModels
-from domain.job.cancel import JobCancellation
+from domain.job.cancel import BulkChange, JobCancellation
+from domain.job.listing import JobFilter
 from domain.job.request_dedup import Readership, RequestRepeat, job_to_join
 from domain.job.stranded import DueJobs, JobReconciler, StrandedJobs
 from domain.job.submit import (
@@ -27,8 +29,9 @@ from tests.simulation.broker import Broker
 from tests.simulation.engine import MODELS
 from tests.simulation.follow_ups import FollowUps
 from tests.simulation.nights import MINUTE, Nights
+from tests.simulation.readers import Reader
 from tests.simulation.steps import Order, Process, Task
-from tests.simulation.truth import Reader, Truth
+from tests.simulation.truth import BULK, DRY, Bulk, Truth
 from tests.simulation.workers import Models, Worker
 from tests.support.builders.new_jobs import new_job
 from tests.support.fakes.event_log import InMemoryEventLog
@@ -50,6 +53,8 @@ _REFUSALS: Mapping[str, frozenset[str]] = {
     "repeat": frozenset({"log_unavailable", "overloaded"}),
     "cancel": frozenset({"log_unavailable"}),
     "retry": frozenset({"log_unavailable", "queue_unavailable", "not_retryable"}),
+    "bulk": frozenset({"log_unavailable", "queue_unavailable"}),
+    "fork": frozenset({"log_unavailable", "overloaded"}),
     "expire": frozenset({"log_unavailable"}),
     "plan": frozenset({"log_unavailable"}),
     "fire": frozenset({"log_unavailable"}),
@@ -161,6 +166,44 @@ class World:
     def retry(self, api: Process, job_id: JobId) -> None:
         retries = self.cancellation(api)
         self._call(api, "retry", lambda: retries.retry(job_id, reason="api"))
+
+    def change_all(self, api: Process, label: str, *, retries: bool, is_dry: bool) -> None:
+        """Begin to cancel or retry the jobs of a label, or to look them up."""
+        reason = DRY if is_dry else BULK + label
+
+        def body() -> None:
+            begun = self.truth.open_with(label)
+            bulk = BulkChange(
+                views=self._views(api),
+                cancellation=self.cancellation(api),
+                reason=reason,
+                limit=500,
+                is_dry=is_dry,
+            )
+            act = bulk.retry if retries else bulk.cancel
+            _, has_more = act(JobFilter(labels=(label,)))
+            if not (retries or is_dry or has_more):
+                self.truth.bulks.append(Bulk(label, begun))
+
+        self._call(api, "bulk", body)
+
+    def fork(self, api: Process, parent: JobId, at: int) -> None:
+        """Begin to accept a job that continues an answer with another seed."""
+        view = self.log.views.get(parent)
+        assert view is not None
+        assert view.started is not None
+        inherited: dict[str, Any] = {"parent": parent, "parent_tokens": at}
+        if at:
+            inherited["parent_output"] = view.output
+            inherited["parent_fingerprint"] = view.started.fingerprint
+        command = self._command(
+            self.truth.jobs[parent].prompt,
+            seed=2,
+            bound_model=view.answered_by,
+            waits_for_model=True,
+            **inherited,
+        )
+        self._call(api, "fork", partial(self._accept, api, command, None))
 
     def expire(self, api: Process) -> None:
         self._call(api, "expire", self._due(api).expire_overdue)
@@ -379,13 +422,14 @@ class World:
         start_within_s: float | None = None,
         finish_within_s: float | None = None,
         unique_s: float | None = None,
+        seed: int = 1,
         **facts: Any,
     ) -> NewJob:
         request = ChatRequest(
             model="m",
             messages=(Message(role="user", content=prompt),),
             max_tokens=100,
-            sampling=SamplingWish(seed=1),
+            sampling=SamplingWish(seed=seed),
         )
         terms: dict[str, Any] = {
             "correlation_id": "r",
@@ -448,6 +492,14 @@ class World:
     def open_jobs(self) -> list[JobId]:
         """Return the jobs that have not ended."""
         return [view.id for view in self.log.views.unfinished()]
+
+    def answers(self) -> list[tuple[JobId, int]]:
+        """Return the ended jobs that have an answer, and the lengths of the answers."""
+        return [
+            (view.id, len(StoredAnswer.from_bytes(self.log.get(view.output)).token_ids or ()))
+            for view in self.log.views.rows.values()
+            if view.status.is_terminal and view.output is not None and view.started is not None
+        ]
 
     def failed_jobs(self) -> list[JobId]:
         """Return the jobs that may be tried again."""

@@ -29,6 +29,7 @@ from api.http.bodies import (
     WebhookBody,
     whole,
 )
+from domain.job.cancel import BulkResult
 from domain.job.submit import Unique
 
 #: Longest deadline: thirty days.
@@ -186,7 +187,7 @@ BULK_MAX = 500
 class JobFilterBody(NativeBody):
     """Which jobs are meant; at least one field. The words are those of the filters of the list."""
 
-    status: Literal["queued", "running", "failed", "cancelled", "expired"] | None = None
+    status: Literal["held", "queued", "running", "failed", "cancelled", "expired"] | None = None
     agent_id: Name | None = None
     model: Name | None = None
     priority: Literal["interactive", "batch"] | None = None
@@ -384,9 +385,6 @@ class JobObject(TypedDict):
     output: NotRequired[JobOutput | None]
     cache: NotRequired[JobCache | None]
     webhooks: NotRequired[list[WebhookObject]]
-
-
-BulkResult = Literal["matched", "cancelled", "requested", "retried", "unchanged", "refused"]
 
 
 class BulkRow(TypedDict):

@@ -73,7 +73,12 @@ class Live(StrEnum):
     SSE = "sse"
 
 
-def _parse_offset(text: str) -> Offset:
+def parse_offset(text: str) -> Offset:
+    """Return the offset of a request.
+
+    Raises:
+        InvalidRequest: It is none.
+    """
     if text in ("-1", "now"):
         return _BEGINNING if text == "-1" else _TAIL
     found = _OFFSET.fullmatch(text)
@@ -86,7 +91,7 @@ def _parse_offset(text: str) -> Offset:
 _OFFSET_OF_READER: Final = query(
     "offset",
     {"type": "string", "pattern": _OFFSET_PATTERN},
-    _parse_offset,
+    parse_offset,
     None,
     "read by the protocol of Durable Streams from here: -1, now, or a Stream-Next-Offset",
 )
@@ -252,7 +257,7 @@ async def read_durable(app: App, job_id: JobId, request: Request) -> Reply | Str
     tail.add(items)
     if request.method == "HEAD" and live is None:
         offset = _TAIL
-    reader = tail if offset == _TAIL else MessagesBeyond(_begin(offset, tail.offset))
+    reader = tail if offset == _TAIL else MessagesBeyond(begin_at(offset, tail.offset))
     messages = [] if offset == _TAIL else reader.add(items)
     reading = _Reading(job_id, items, reader, messages, _next_cursor(app, request))
     if live is Live.SSE:
@@ -269,7 +274,7 @@ async def read_durable(app: App, job_id: JobId, request: Request) -> Reply | Str
     return _reply(reading, caching)
 
 
-def _begin(offset: Offset, tail: Offset) -> Offset:
+def begin_at(offset: Offset, tail: Offset) -> Offset:
     """Return the offset of a reader in the present answer.
 
     Raises:
@@ -277,7 +282,9 @@ def _begin(offset: Offset, tail: Offset) -> Offset:
     """
     if offset == _BEGINNING:
         return Offset(tail.epoch)
-    if offset.epoch != tail.epoch or (offset.has_end and not tail.has_end):
+    # A retry may go on in the epoch, and then the end of an earlier life is not that of this one.
+    is_earlier_end = offset.has_end and (not tail.has_end or tail.units > offset.units)
+    if offset.epoch != tail.epoch or is_earlier_end:
         raise _gone()
     return offset
 

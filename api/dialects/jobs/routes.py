@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Final
@@ -16,7 +15,6 @@ from api.dialects.jobs.bodies import (
     TAGS_MAX,
     BulkBody,
     BulkReport,
-    BulkResult,
     BulkRow,
     DurableMessage,
     JobBar,
@@ -76,20 +74,16 @@ from api.streaming.answers import JobStream, wait_for_end
 from api.submit import accept_job
 from domain.audit.timeline import bars_of, read_timeline, related_jobs
 from domain.chat.items import Progress, StreamItem
-from domain.errors import JobNotFound, SemanticError, Unavailable
+from domain.errors import JobNotFound, SemanticError
+from domain.job.cancel import BulkChange, BulkStep
 from domain.job.eta import retry_after_s
 from domain.job.listing import JobFilter, labels_of
-from domain.job.state import Job
 from domain.job.submit import UNIQUE, Accepted
 from domain.values import JobId, JobStatus, Priority, WaitingFor, rfc3339
 from domain.webhook.delivery import WebhookId, WebhookState
 
 #: Largest ``Retry-After`` of an open job, in seconds.
 LOOK_AGAIN_MAX_S: Final = 60
-
-#: The states from which a job can be cancelled or retried, in the order in which that is done.
-_CANCELLABLE: Final = (JobStatus.QUEUED, JobStatus.RUNNING)
-_RETRYABLE: Final = (JobStatus.FAILED, JobStatus.EXPIRED, JobStatus.CANCELLED)
 
 _JOB_ID: Final = path("job_id", pattern=JOB_ID_PATTERN, example="job-" + "0" * 32)
 _LIMIT: Final = page_size(default=20, most=100)
@@ -267,43 +261,34 @@ def retry_job(app: App, request: Request) -> Reply:
 
 def cancel_jobs(app: App, request: Request) -> Reply:
     """Cancel the open jobs of a filter, or list them."""
-    return _act(app, request, _CANCELLABLE, _cancel_one)
+    return _change_all(app, request, BulkChange.cancel)
 
 
 def retry_jobs(app: App, request: Request) -> Reply:
     """Enqueue the jobs of a filter again that ended without an answer, or list them."""
-    return _act(app, request, _RETRYABLE, _retry_one)
+    return _change_all(app, request, BulkChange.retry)
 
 
-def _act(
+def _change_all(
     app: App,
     request: Request,
-    statuses: Sequence[JobStatus],
-    act: Callable[[App, Job], tuple[Job, BulkResult]],
+    change: Callable[[BulkChange, JobFilter], tuple[list[BulkStep], bool]],
 ) -> Reply:
     """Do the same with each job of a filter; a broken log or broker ends it early; blocks."""
     wire = parse_body(BulkBody, request.body)
-    wanted = _filter_of(wire.filter, request)
-    found: list[Job] = []
-    for status in statuses:
-        if wanted.status in {None, status}:
-            page = app.views.page(replace(wanted, status=status), limit=wire.limit + 1)
-            found += page.jobs
-    rows: list[BulkRow] = []
-    for job in found[: wire.limit]:
-        try:
-            rows.append(_bulk_row(job, "matched") if wire.dry_run else _bulk_row(*act(app, job)))
-        except Unavailable:
-            if not rows:
-                raise
-            break
-        except SemanticError as error:
-            rows.append(_bulk_row(job, "refused", error))
+    bulk = BulkChange(
+        views=app.views,
+        cancellation=app.cancellation,
+        reason="api",
+        limit=wire.limit,
+        is_dry=wire.dry_run,
+    )
+    steps, has_more = change(bulk, _filter_of(wire.filter, request))
     report: BulkReport = {
         "object": "list",
         "dry_run": wire.dry_run,
-        "data": rows,
-        "has_more": len(found) > len(rows),
+        "data": [_bulk_row(step) for step in steps],
+        "has_more": has_more,
     }
     return json_reply(report)
 
@@ -321,20 +306,9 @@ def _filter_of(wire: JobFilterBody, request: Request) -> JobFilter:
     )
 
 
-def _cancel_one(app: App, job: Job) -> tuple[Job, BulkResult]:
-    after = app.cancellation.cancel(job.id, reason="api")
-    if not after.status.is_terminal:
-        return after, "requested"
-    return after, "cancelled" if after.status is JobStatus.CANCELLED else "unchanged"
-
-
-def _retry_one(app: App, job: Job) -> tuple[Job, BulkResult]:
-    return app.cancellation.retry(job.id, reason="api"), "retried"
-
-
-def _bulk_row(job: Job, result: BulkResult, error: SemanticError | None = None) -> BulkRow:
-    fault = None if error is None else shown(JobError, error)
-    return shown(BulkRow, job, result=result, error=fault)
+def _bulk_row(step: BulkStep) -> BulkRow:
+    fault = None if step.error is None else shown(JobError, step.error)
+    return shown(BulkRow, step.job, result=step.result, error=fault)
 
 
 async def fork_job(app: App, request: Request) -> Reply:

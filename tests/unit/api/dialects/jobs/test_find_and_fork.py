@@ -281,6 +281,18 @@ def test_jobs_of_a_filter_are_cancelled_and_retried_together() -> None:
     asyncio.run(scenario())
 
 
+def test_held_jobs_of_a_filter_are_cancelled_too() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            held = await _new_job(api, tags=["night"], start_after=60)
+            for facts in ({"status": "held"}, {"tags": ["night"]}):
+                body = {"filter": facts, "dry_run": "tags" not in facts}
+                report = await api.json("POST", "/v1/jobs:cancel", body)
+                assert _results(report) == [(held, "cancelled" if "tags" in facts else "matched")]
+
+    asyncio.run(scenario())
+
+
 def test_job_that_cannot_be_retried_is_refused_beside_the_others() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
