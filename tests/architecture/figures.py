@@ -64,7 +64,7 @@ class Figures:
 #: change that must raise one states why.
 CEILINGS: Final = Figures(
     files=485,
-    lines=98_200,
+    lines=98_300,
     statements=48_650,
     message_files=38,
     jobs_files=16,
