@@ -321,11 +321,12 @@ def _release(
     except BaseException:
         handle.cancel()
         raise
+    # Before any cancellation: a fork is stopped behind the tokens that it takes over.
+    handle.release()
     runner.running.attach(task.job_id, handle, attempt=task.attempt)
     # A later cancellation reaches the handle by its signal; an earlier one came before it.
     if started.cancel_requested:
         handle.cancel()
-    handle.release()
 
 
 def _require_in_time(started: Job) -> None:

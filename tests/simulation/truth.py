@@ -364,10 +364,7 @@ class Truth:
         output = getattr(job.end, "output", None)
         # An attempt that found no items and was stopped at once knows no more.
         if output and (isinstance(job.end, JobCompleted) or not losses):
-            # A fork that is stopped before its first item has its beginning in the log only.
-            is_inherited = job.is_fork and not isinstance(job.end, JobCompleted)
-            stored = self._text(output)
-            assert text == stored or (is_inherited and stored == job.inherited), where
+            assert text == self._text(output), where
         if isinstance(job.end, JobCompleted):
             assert isinstance(last, Finished), job
             assert last.stop_reason is job.end.stop_reason, job

@@ -89,6 +89,31 @@ def test_fork_whose_worker_died_within_the_inherited_tokens_emits_each_once(
     assert _streamed(world, fork) == ANSWER
 
 
+def test_fork_that_is_cancelled_as_it_starts_streams_what_it_stores(
+    world: JobWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fork, attach = _fork(world), world.active.attach
+    assert [world.broker.queue.take() for _ in range(2)][-1] == fork
+
+    def cancel_first(job_id: JobId, handle: Any, *, attempt: int) -> None:
+        has_started = world.job(fork).attempt == attempt
+        if has_started:
+            world.cancel(fork)
+            world.nudge(fork)
+        attach(job_id, handle, attempt=attempt)
+        if has_started:
+            handle.wait()  # until the engine has stopped it
+
+    monkeypatch.setattr(world.active, "attach", cancel_first)
+    world.engine.pause()
+    assert world.run(fork) is RunResult.ENDED
+    job = world.job(fork)
+    assert (job.status, job.attempt) == (JobStatus.CANCELLED, 1)
+    assert job.output is not None
+    stored = StoredAnswer.from_bytes(world.log.get(job.output)).text
+    assert _streamed(world, fork) == stored == ANSWER[:AT]
+
+
 def test_fork_continues_under_no_other_weights(world: JobWorld) -> None:
     fork = _fork(world, parent_fingerprint="sha256:other")
     assert world.run(fork) is RunResult.ENDED
