@@ -250,14 +250,15 @@ def test_the_disk_has_more_of_a_block_than_the_context_of_another_agent(
     monkeypatch.setattr(start_plan, "RESTORED_TOKENS_MIN", 8)
     bench, shared = process(GPT_OSS), random_tokens(3, 1)
     own = shared + random_tokens(9, 2)
-    said = bench.run_alone(own, 2).tokens  # with the answer less than a block
+    answer = bench.run_alone(own, 2).tokens  # with it less than a block
+    following = own + answer + random_tokens(9, 4)
     bench.settle()
     shed(bench.reuse.pool, bench.reuse.pool.used_bytes)
     bench.run_alone(shared + random_tokens(6, 3), 2)  # its window still has every token
-    plan = planned(bench, own + said + random_tokens(9, 4))
+    plan = planned(bench, following)
     assert isinstance(plan.end, DiskEnd)
     assert plan.tokens >= len(own) - 1
-    assert_right(bench, own + said + random_tokens(9, 4), plan.tokens)
+    assert_right(bench, following, plan.tokens)
 
 
 @few
