@@ -164,7 +164,14 @@ def assert_begins_with(first: dict[str, Any], later: dict[str, Any]) -> None:
     assert later["usage"]["cached_tokens"] >= 0.95 * first["usage"]["total_tokens"], (first, later)
 
 
-@pytest.mark.parametrize("part", [SCRIPTED_WORKER, "api", "service"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        pytest.param(SCRIPTED_WORKER, marks=pytest.mark.nightly),
+        pytest.param("api", marks=pytest.mark.nightly),
+        "service",
+    ],
+)
 def test_what_is_killed_in_the_middle_of_an_answer_is_not_missed(
     user: ClaudeCode, narrow: Service, log: ServiceLog, part: str
 ) -> None:

@@ -197,7 +197,7 @@ def test_a_codex_that_is_killed_frees_its_place_and_resumes(
     assert now["cached_tokens"] >= 0.95 * before["prompt_tokens"], (before, now)
 
 
-@pytest.mark.parametrize("what", ["worker", "service"])
+@pytest.mark.parametrize("what", [pytest.param("worker", marks=pytest.mark.nightly), "service"])
 def test_codex_gets_its_answer_whole_though_the_service_is_killed(
     codex_binary: Path, stage: Service, tmp_path: Path, what: str
 ) -> None:

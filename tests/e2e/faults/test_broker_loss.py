@@ -136,7 +136,9 @@ def test_stream_of_an_ended_job_outlives_its_items(
     assert told(http, job_id) == (undisturbed, "finished")
 
 
-@pytest.mark.parametrize("comes_back", ["as it was", "empty"])
+@pytest.mark.parametrize(
+    "comes_back", [pytest.param("as it was", marks=pytest.mark.nightly), "empty"]
+)
 def test_dead_broker_delays_jobs_and_loses_none(
     service: Service,
     http: httpx.Client,

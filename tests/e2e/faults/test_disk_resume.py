@@ -98,7 +98,7 @@ def events(http: httpx.Client, stream: str, kind: str) -> list[dict[str, Any]]:
     return [event["data"] for event in found["data"]]
 
 
-@pytest.mark.parametrize("kv_bits", [0, 8])
+@pytest.mark.parametrize("kv_bits", [0, pytest.param(8, marks=pytest.mark.nightly)])
 def test_killed_worker_goes_on_out_of_blocks_on_disk(
     own_service: Callable[..., Service], model_dir: Path, kv_bits: int
 ) -> None:

@@ -46,7 +46,10 @@ def hanging(tmp_path_factory: pytest.TempPathFactory, fault: PlantedFault) -> It
     assert service.stop() == 0, service.log()
 
 
-@pytest.mark.parametrize(("kind", "returncode"), [("hang", int(ExitCode.STUCK)), ("hold", -9)])
+@pytest.mark.parametrize(
+    ("kind", "returncode"),
+    [pytest.param("hang", int(ExitCode.STUCK), marks=pytest.mark.nightly), ("hold", -9)],
+)
 def test_step_that_does_not_return_is_a_pause_of_its_streams(
     hanging: Service, fault: PlantedFault, kind: str, returncode: int
 ) -> None:

@@ -118,7 +118,6 @@ STEPS = (
 #: The kills of every run of the tests; the others are nightly.
 SLICE = {
     (SwapState.REQUESTED, "broker"),
-    (SwapState.DRAINING, "worker"),
     (SwapState.SAVING, "api"),
     (SwapState.LOADING, "worker"),
 }

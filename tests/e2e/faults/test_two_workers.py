@@ -144,7 +144,9 @@ class Site:
         return machine
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+@pytest.fixture(
+    scope="module", params=[pytest.param("sqlite", marks=pytest.mark.nightly), "postgres"]
+)
 def site(
     request: pytest.FixtureRequest, redis_url: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:

@@ -84,6 +84,7 @@ def conformance() -> Path:
     )
 
 
+@pytest.mark.nightly
 def test_the_tests_that_read_pass(
     conformance: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
