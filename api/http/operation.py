@@ -9,6 +9,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cached_property, partial
+from types import UnionType
 from typing import Any, Final, Generic, TypedDict, TypeVar, get_args, get_type_hints
 
 from api.http.messages import Access, Reply, Request, StreamReply
@@ -350,7 +351,7 @@ class Operation:
         takes_upload: Whether the body may be as large as an upload; only without ``{…}`` parts.
         body_required: Whether a request without a body is refused.
         example: A body that works.
-        reply: Type of the JSON reply of an endpoint that does not return the body itself.
+        reply: Type of the JSON reply of an endpoint that returns a whole one.
         may_be_done: Whether 200 with the same reply means that the work has ended already.
         media: Media type of a reply that is not JSON.
         is_streamed: Whether the reply may be a stream of events.
@@ -395,8 +396,8 @@ class Operation:
         if self.reply is not None:
             return self.reply
         returned = get_type_hints(self.endpoint).get("return")
-        is_whole = {Reply, StreamReply} & {returned, *get_args(returned)}
-        return None if is_whole else returned
+        options = get_args(returned) if isinstance(returned, UnionType) else (returned,)
+        return next((one for one in options if one not in {Reply, StreamReply}), None)
 
     @property
     def method(self) -> str:

@@ -127,13 +127,13 @@ def _place_of(app: App, worker: str) -> str:
     raise WorkerNotFound(worker, known=[one.place or one.worker for one in alive])
 
 
-async def get_swap(app: App, request: Request) -> Reply | StreamReply:
+async def get_swap(app: App, request: Request) -> SwapObject | StreamReply:
     """Return a swap with its phases, or stream them as they are entered."""
     swap_id = _SWAP_ID.read(request)
     swap = await app.call(_read, swap_id, app)
     if _EVENT_STREAM in request.headers.get("accept", ""):
         return StreamReply(pieces=_follow(swap, request, app))
-    return json_reply(swap_object(swap, names_files=request.caller.sees is None))
+    return swap_object(swap, names_files=request.caller.sees is None)
 
 
 def _read(swap_id: str, app: App) -> Swap:
@@ -170,13 +170,7 @@ SWAP_OPERATIONS: Final = (
         status=202,
         access=Access.OPERATE,
     ),
-    Operation(
-        "GET /admin/swaps/{swap_id}",
-        get_swap,
-        parameters=(_SWAP_ID,),
-        reply=SwapObject,
-        is_streamed=True,
-    ),
+    Operation("GET /admin/swaps/{swap_id}", get_swap, parameters=(_SWAP_ID,), is_streamed=True),
 )
 
 

@@ -237,7 +237,6 @@ SCHEDULE_OPERATIONS: Final = (
             "timezone": "Europe/Berlin",
             "job": {"prompt": "State hello.", "max_tokens": 32},
         },
-        reply=ScheduleObject,
         status=201,
         responses={
             404: MODEL_UNKNOWN,
@@ -245,24 +244,17 @@ SCHEDULE_OPERATIONS: Final = (
             429: "There are too many schedules",
         },
     ),
-    Operation("GET /v1/schedules", list_schedules, reply=ScheduleList),
-    Operation(
-        "GET /v1/schedules/{schedule_id}",
-        get_schedule,
-        parameters=(_SCHEDULE_ID,),
-        reply=ScheduleObject,
-    ),
+    Operation("GET /v1/schedules", list_schedules),
+    Operation("GET /v1/schedules/{schedule_id}", get_schedule, parameters=(_SCHEDULE_ID,)),
     Operation("DELETE /v1/schedules/{schedule_id}", remove_schedule, parameters=(_SCHEDULE_ID,)),
     Operation(
         "POST /v1/schedules/{schedule_id}/pause",
         pause_schedule,
         parameters=(_SCHEDULE_ID,),
-        reply=ScheduleObject,
     ),
     Operation(
         "POST /v1/schedules/{schedule_id}/resume",
         resume_schedule,
         parameters=(_SCHEDULE_ID,),
-        reply=ScheduleObject,
     ),
 )

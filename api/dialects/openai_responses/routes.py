@@ -197,54 +197,52 @@ async def compact_response(app: App, request: Request) -> Reply:
     return json_reply(body, headers={JOB_HEADER: envelope.job_id})
 
 
-async def count_input_tokens(app: App, request: Request) -> Reply:
+async def count_input_tokens(app: App, request: Request) -> InputTokenCount:
     """Count the tokens of the prompt of a response.
 
     A response reports the same number.
     """
     tokens = await count_prompt(app, lambda: _plan(app, request, InputTokensBody)[1], request)
-    body: InputTokenCount = {"object": "response.input_tokens", "input_tokens": tokens}
-    return json_reply(body)
+    return {"object": "response.input_tokens", "input_tokens": tokens}
 
 
-async def get_response(app: App, request: Request) -> Reply | StreamReply:
+async def get_response(app: App, request: Request) -> ResponseObject | StreamReply:
     """Return a response as it is now, or stream its events from any position."""
     is_stream, after = _IS_STREAM.read(request), _STARTING_AFTER.read(request)
     response_id = _RESPONSE_ID.read(request)
     if not is_stream:
-        return json_reply(await app.call(load_object, app, response_id))
+        return await app.call(load_object, app, response_id)
     found = await app.call(load_response, app, response_id)
     return await _stream(found.envelope, -1 if after is None else after, request, app)
 
 
-async def cancel_response(app: App, request: Request) -> Reply:
+async def cancel_response(app: App, request: Request) -> ResponseObject:
     """Cancel a response; a repeated request changes nothing."""
     response_id = _RESPONSE_ID.read(request)
     found = await app.call(load_response, app, response_id)
     await app.call(app.cancellation.cancel, found.envelope.job_id, reason="api")
     await wait_for_end(app.feed, found.envelope.job_id, CANCEL_WAIT_S, request)
-    return json_reply(await app.call(load_object, app, response_id))
+    return await app.call(load_object, app, response_id)
 
 
-async def delete_response(app: App, request: Request) -> Reply:
+async def delete_response(app: App, request: Request) -> ResponseDeleted:
     """Delete a response; cancel it first if it has not ended."""
     response_id = _RESPONSE_ID.read(request)
     found = await app.call(load_response, app, response_id)
     if not found.job.status.is_terminal:
         await app.call(app.cancellation.cancel, found.envelope.job_id, reason="api")
     await app.call(commit, found.envelope.job_id, JobHidden(), log=app.log, ids=app.ids)
-    body: ResponseDeleted = {"id": response_id, "object": "response", "deleted": True}
-    return json_reply(body)
+    return {"id": response_id, "object": "response", "deleted": True}
 
 
-async def list_input_items(app: App, request: Request) -> Reply:
+async def list_input_items(app: App, request: Request) -> ResponseItems:
     """List the input items of a response.
 
     Those of the conversation before it are among them.
     """
     page = read_page(request)
     items = await app.call(all_input_items, app, _RESPONSE_ID.read(request), request.caller)
-    return json_reply(page_of_items(items, page))
+    return page_of_items(items, page)
 
 
 def read_page(request: Request) -> PageOfRows:
@@ -353,7 +351,6 @@ RESPONSE_OPERATIONS: Final = (
         count_input_tokens,
         body=InputTokensBody,
         example={"model": "semantic-demo", "input": "Say hello."},
-        reply=InputTokenCount,
         access=Access.READ,
         responses={429: "Too many prompts wait to be counted"},
     ),
@@ -372,25 +369,21 @@ RESPONSE_OPERATIONS: Final = (
         "GET /v1/responses/{response_id}",
         get_response,
         parameters=(_RESPONSE_ID, _IS_STREAM, _STARTING_AFTER),
-        reply=ResponseObject,
         is_streamed=True,
     ),
     Operation(
         "DELETE /v1/responses/{response_id}",
         delete_response,
         parameters=(_RESPONSE_ID,),
-        reply=ResponseDeleted,
     ),
     Operation(
         "POST /v1/responses/{response_id}/cancel",
         cancel_response,
         parameters=(_RESPONSE_ID,),
-        reply=ResponseObject,
     ),
     Operation(
         "GET /v1/responses/{response_id}/input_items",
         list_input_items,
         parameters=(_RESPONSE_ID, *PAGE_PARAMETERS),
-        reply=ResponseItems,
     ),
 )
