@@ -71,7 +71,7 @@ def _read(by: UsageGroup, since: str | None, limit: int, data_dir: Path | None) 
                 ExitCode.FAILED,
             )
         try:
-            return report_usage(SqlUsageViews(engine), by, since=since, limit=limit).as_json()
+            return report_usage(SqlUsageViews(engine), by, since=since, limit=limit)
         except SemanticError as error:
             fail(error.message, ExitCode.FAILED)
 
