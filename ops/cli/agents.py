@@ -17,7 +17,7 @@ import typer
 from ops.cli.client import ask, whole_service
 from ops.cli.log.as_of import AsOfOption, current_projections, folded, log_if_any
 from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
-from ops.cli.output import echo, print_json, print_pairs, print_table
+from ops.cli.output import echo, print_answer, print_json, print_pairs, print_table
 from ops.clients.http_client import HttpClient, Refused, Unreachable
 from ops.exit_codes import ExitCode
 
@@ -137,10 +137,8 @@ def fork(
     wanted = {"from_turn": turn, "id": name}
     body = {key: value for key, value in wanted.items() if value is not None}
     child = ask("POST", f"{_path(agent)}/fork", data_dir, json=body)
-    if json:
-        print_json(child, ascii_only=False)
-        return
-    echo(f"{child['id']} goes on from turn {child['turns']} of {agent}")
+    line = f"{child['id']} goes on from turn {child['turns']} of {agent}"
+    print_answer(child, line, as_json=json)
 
 
 def remove(

@@ -16,7 +16,7 @@ from ops.blockstore import maintenance
 from ops.blockstore.blocks import BlockInfo, Rejected
 from ops.blockstore.maintenance import Overview, companions
 from ops.cli.options import DataDir, Json, fail, operator_settings, overrides
-from ops.cli.output import echo, print_json, print_pairs, print_table
+from ops.cli.output import Columns, echo, print_json, print_pairs, print_rows
 from ops.exit_codes import ExitCode
 from ops.settings.settings import Settings
 
@@ -62,16 +62,15 @@ def ls(
         _verify(settings, delete=delete, as_json=json)
         return
     found = _overview(settings)
-    newest = list(reversed(found.blocks))[:limit] if blocks else []
+    newest = [_block(block) for block in list(reversed(found.blocks))[:limit]] if blocks else []
     report = _report(settings, found)
     if json:
-        listed = {"blocks_listed": [_block(block) for block in newest]} if blocks else {}
-        print_json(report | listed)
+        print_json(report | ({"blocks_listed": newest} if blocks else {}))
         return
     _print_report(report)
     if newest:
         echo("")
-        _print_blocks(newest)
+        print_rows(newest, _BLOCK_COLUMNS)
 
 
 def _verify(settings: Settings, *, delete: bool, as_json: bool) -> None:
@@ -198,20 +197,9 @@ def _print_report(report: dict[str, Any]) -> None:
             ("foreign files", f"{report['foreign']:,}"),
         ]
     )
-    rows = [
-        (
-            model["model"],
-            f"checkpoints of {model['checkpoints_of']}" if model["checkpoints_of"] else "blocks",
-            f"{model['blocks']:,}",
-            f"{model['tokens']:,}",
-            _size(model["size_bytes"]),
-            model["used_at"],
-        )
-        for model in report["models"]
-    ]
-    if rows:
+    if report["models"]:
         echo("")
-        print_table(("model", "kind", "files", "tokens", "size", "last used"), rows)
+        print_rows(report["models"], _MODEL_COLUMNS)
 
 
 def _block(block: BlockInfo) -> dict[str, Any]:
@@ -225,21 +213,6 @@ def _block(block: BlockInfo) -> dict[str, Any]:
     }
 
 
-def _print_blocks(blocks: Sequence[BlockInfo]) -> None:
-    rows = [
-        (
-            block.hash.hex()[:_HASH_CHARS],
-            block.parent.hex()[:_HASH_CHARS] if block.parent else "-",
-            block.model,
-            str(block.tokens),
-            _size(block.size_bytes),
-            _instant(block.used_ns),
-        )
-        for block in blocks
-    ]
-    print_table(("block", "after", "model", "tokens", "size", "last used"), rows)
-
-
 def _instant(time_ns: int) -> str:
     return datetime.fromtimestamp(time_ns // 10**9, UTC).isoformat().replace("+00:00", "Z")
 
@@ -251,6 +224,24 @@ def _size(size_bytes: int) -> str:
             break
         size /= 1000
     return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+
+
+_MODEL_COLUMNS: Final[Columns] = {
+    "model": "model",
+    "kind": lambda row: f"checkpoints of {name}" if (name := row["checkpoints_of"]) else "blocks",
+    "files": lambda row: f"{row['blocks']:,}",
+    "tokens": lambda row: f"{row['tokens']:,}",
+    "size": lambda row: _size(row["size_bytes"]),
+    "last used": "used_at",
+}
+_BLOCK_COLUMNS: Final[Columns] = {
+    "block": lambda row: row["hash"][:_HASH_CHARS],
+    "after": lambda row: (row["parent"] or "-")[:_HASH_CHARS],
+    "model": "model",
+    "tokens": "tokens",
+    "size": lambda row: _size(row["size_bytes"]),
+    "last used": "used_at",
+}
 
 
 @contextmanager

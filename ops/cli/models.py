@@ -13,7 +13,7 @@ from domain.kv.plan import AGENTS_DEFAULT, size_text
 from domain.model.registry import ModelKind, Pooling
 from ops.cli.client import access_or_exit, client_of, service
 from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
-from ops.cli.output import ability_pairs, echo, print_json, print_pairs, print_table
+from ops.cli.output import Columns, ability_pairs, echo, print_json, print_page, print_pairs
 from ops.cli.plan import memory_or_exit, plan
 from ops.clients.http_client import HTTP_NOT_FOUND, HttpClient, Refused, Unreachable
 from ops.exit_codes import ExitCode
@@ -114,22 +114,16 @@ def ls(json: Json = False, data_dir: DataDir = None) -> None:
     not. failed: its last load failed. Works with and without a running service.
     """
     found = _summaries(data_dir)
-    if json:
-        print_json(found)
-        return
-    rows = [
-        (
-            model["name"],
-            model["state"],
-            _size(model["size_bytes"]),
-            _tokens(model["context_length"]),
-            ", ".join(model["aliases"]) or "-",
-            model["source"] or "another machine",
-        )
-        for model in found["data"]
-    ]
-    print_table(("name", "state", "size", "context", "aliases", "source"), rows)
-    if found["follow"]:
+    columns: Columns = {
+        "name": "name",
+        "state": "state",
+        "size": lambda model: _size(model["size_bytes"]),
+        "context": lambda model: _tokens(model["context_length"]),
+        "aliases": lambda model: ", ".join(model["aliases"]) or "-",
+        "source": lambda model: model["source"] or "another machine",
+    }
+    print_page(found, columns, as_json=json)
+    if found["follow"] and not json:
         echo(f"\nThe loaded model also answers to: {', '.join(found['follow'])}")
 
 
@@ -251,20 +245,18 @@ def suggest(
     from ops.models.suggest import suggestions  # noqa: PLC0415 - keeps --help fast
 
     found = suggestions(cached_ids(), None if memory is None else memory_or_exit(memory))
+    columns: Columns = {
+        "model": "id",
+        "weights": lambda one: _size(one["weights_bytes"]),
+        "contexts": lambda one: (
+            f"{one['contexts']} of {AGENTS_DEFAULT}" if one["contexts"] else "does not fit"
+        ),
+        "files": lambda one: "here" if one["is_here"] else "-",
+        "good for": "good_for",
+    }
+    print_page(found, columns, as_json=json)
     if json:
-        print_json(found)
         return
-    rows = [
-        (
-            one["id"],
-            _size(one["weights_bytes"]),
-            f"{one['contexts']} of {AGENTS_DEFAULT}" if one["contexts"] else "does not fit",
-            "here" if one["is_here"] else "-",
-            one["good_for"],
-        )
-        for one in found["data"]
-    ]
-    print_table(("model", "weights", "contexts", "files", "good for"), rows)
     usable, whole = size_text(found["usable_bytes"]), size_text(found["memory_bytes"])
     echo(f"\n{usable} of {whole} usable; next: semantic models pull MODEL")
 
