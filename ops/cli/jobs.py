@@ -158,13 +158,14 @@ def list_jobs(
 
 
 def _as_shown(job: Job) -> dict[str, Any]:
-    """Return a job of the log with the members that the service has in its place."""
+    """Return a job of the log with the members that the service has; its answer is a payload."""
     asked = asdict(job.submitted)
     return {
         **asked,
         **asdict(job),
         "agent_id": asked["agent"],
         "error": {"message": job.error_message or ""} if job.error else None,
+        "output": None,
     }
 
 
