@@ -439,16 +439,6 @@ class CompactedResponse(TypedDict):
     usage: ResponseUsage
 
 
-class ResponseItems(TypedDict):
-    """A page of the input items of a response."""
-
-    object: Literal["list"]
-    data: list[dict[str, Any]]
-    has_more: bool
-    first_id: str | None
-    last_id: str | None
-
-
 class ConversationObject(TypedDict):
     """A conversation."""
 

@@ -14,7 +14,6 @@ from api.dialects.openai_responses.bodies import (
     ConversationItemsBody,
     ConversationObject,
     InputItem,
-    ResponseItems,
 )
 from api.dialects.openai_responses.conversations import (
     change_conversation,
@@ -26,14 +25,13 @@ from api.dialects.openai_responses.encode import find_item
 from api.dialects.openai_responses.parse import listed_items, stored_items
 from api.dialects.openai_responses.routes import (
     PAGE_PARAMETERS,
-    page_of_items,
     read_page,
 )
 from api.dialects.openai_responses.stored import resolve_item, turn_items
 from api.generation import job_hex, unix_seconds
 from api.http.bodies import parse_body
-from api.http.messages import Request
-from api.http.operation import Operation, edges, path
+from api.http.messages import Listing, Request, listing_of
+from api.http.operation import Operation, path
 from domain.agent.state import Agent, Conversation, Profile
 from domain.errors import ItemNotFound
 from domain.values import AgentId
@@ -86,25 +84,20 @@ async def delete_conversation(app: App, request: Request) -> ConversationDeleted
     }
 
 
-async def create_conversation_items(app: App, request: Request) -> ResponseItems:
+async def create_conversation_items(app: App, request: Request) -> Listing[dict[str, Any]]:
     """Put items at the end of a conversation."""
     wire = parse_body(ConversationItemsBody, request.body)
     items = await app.call(_new_items, app, wire.items, request)
     added = Conversation(added=tuple((0, item) for item in items))
     await app.call(change_conversation, app, _CONVERSATION_ID.read(request), added, request)
-    return {
-        "object": "list",
-        "data": items,
-        "has_more": False,
-        **edges(items),
-    }
+    return listing_of(items, has_more=False)
 
 
-async def list_conversation_items(app: App, request: Request) -> ResponseItems:
+async def list_conversation_items(app: App, request: Request) -> Listing[dict[str, Any]]:
     """List the items of a conversation, those of its responses too."""
     page = read_page(request)
     items = await app.call(_all_items, app, _CONVERSATION_ID.read(request))
-    return page_of_items(items, page)
+    return page.of(items)
 
 
 async def get_conversation_item(app: App, request: Request) -> dict[str, Any]:

@@ -25,7 +25,6 @@ from api.dialects.openai_responses.bodies import (
     InputTokenCount,
     InputTokensBody,
     ResponseDeleted,
-    ResponseItems,
     ResponseObject,
     ResponsesBody,
 )
@@ -61,14 +60,22 @@ from api.dialects.openai_responses.stored import (
 from api.dialects.openai_responses.stream import ResponsesEncoder, error_event
 from api.generation import AssembledAnswer, ParsedRequest, job_hex
 from api.http.bodies import INT64_MAX, parse_body
-from api.http.messages import JOB_HEADER, Access, Caller, Reply, Request, StreamReply, json_reply
+from api.http.messages import (
+    JOB_HEADER,
+    Access,
+    Caller,
+    Listing,
+    Reply,
+    Request,
+    StreamReply,
+    json_reply,
+)
 from api.http.operation import (
     IDEMPOTENCY_KEY,
     Operation,
     Order,
     PageOfRows,
     choice,
-    edges,
     flag,
     for_further_job,
     page_size,
@@ -235,25 +242,19 @@ async def delete_response(app: App, request: Request) -> ResponseDeleted:
     return {"id": response_id, "object": "response", "deleted": True}
 
 
-async def list_input_items(app: App, request: Request) -> ResponseItems:
+async def list_input_items(app: App, request: Request) -> Listing[dict[str, Any]]:
     """List the input items of a response.
 
     Those of the conversation before it are among them.
     """
     page = read_page(request)
     items = await app.call(all_input_items, app, _RESPONSE_ID.read(request), request.caller)
-    return page_of_items(items, page)
+    return page.of(items)
 
 
 def read_page(request: Request) -> PageOfRows:
     """Return the ``PAGE_PARAMETERS`` of a request."""
     return PageOfRows(_LIMIT.read(request), _ORDER.read(request), _AFTER.read(request))
-
-
-def page_of_items(items: list[dict[str, Any]], wanted: PageOfRows) -> ResponseItems:
-    """Return the wanted page of a list of items, which are oldest first."""
-    page, more = wanted.of(items)
-    return {"object": "list", "data": page, "has_more": more, **edges(page)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
