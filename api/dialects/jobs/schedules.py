@@ -14,7 +14,7 @@ from api.dialects.generate import MODEL_UNKNOWN
 from api.dialects.jobs import wire as native
 from api.dialects.jobs.bodies import JobBody
 from api.http.bodies import NativeBody, load_json, parse_body
-from api.http.messages import Caller, Deleted, Request, shown
+from api.http.messages import Caller, Deleted, Objects, Request, shown
 from api.http.operation import Operation, path
 from api.submit import accept_job, bound_model
 from domain.batch.schedules import Schedule, ScheduleId, ScheduleRunner
@@ -82,13 +82,6 @@ class ScheduleObject(TypedDict):
     missed_count: int
     last_missed: MissedRuns | None
     job: NotRequired[dict[str, Any]]
-
-
-class ScheduleList(TypedDict):
-    """All schedules, oldest first."""
-
-    object: Literal["list"]
-    data: list[ScheduleObject]
 
 
 def schedule_runner(app: App) -> ScheduleRunner:
@@ -168,7 +161,7 @@ def create_schedule(app: App, request: Request) -> ScheduleObject:
     )
 
 
-def list_schedules(app: App, request: Request) -> ScheduleList:
+def list_schedules(app: App, request: Request) -> Objects[ScheduleObject]:
     """List the schedules, oldest first."""
     sees = request.caller.sees
     present = app.schedules.present()

@@ -10,7 +10,6 @@ from api.dialects.openai_responses.bodies import (
     CONVERSATION_ID_PATTERN,
     ConversationBody,
     ConversationChangeBody,
-    ConversationDeleted,
     ConversationItemsBody,
     ConversationObject,
     InputItem,
@@ -30,7 +29,7 @@ from api.dialects.openai_responses.routes import (
 from api.dialects.openai_responses.stored import resolve_item, turn_items
 from api.generation import job_hex, unix_seconds
 from api.http.bodies import parse_body
-from api.http.messages import Listing, Request, listing_of
+from api.http.messages import Deleted, Listing, Request, listing_of
 from api.http.operation import Operation, path
 from domain.agent.state import Agent, Conversation, Profile
 from domain.errors import ItemNotFound
@@ -72,7 +71,7 @@ async def update_conversation(app: App, request: Request) -> ConversationObject:
     return await get_conversation(app, request)
 
 
-async def delete_conversation(app: App, request: Request) -> ConversationDeleted:
+async def delete_conversation(app: App, request: Request) -> Deleted:
     """Delete a conversation; cancel its response that has not ended."""
     conversation_id = _CONVERSATION_ID.read(request)
     agent, _, __ = await app.call(load_conversation, app, conversation_id)

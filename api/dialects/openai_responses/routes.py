@@ -24,7 +24,6 @@ from api.dialects.openai_responses.bodies import (
     CompactedResponse,
     InputTokenCount,
     InputTokensBody,
-    ResponseDeleted,
     ResponseObject,
     ResponsesBody,
 )
@@ -64,6 +63,7 @@ from api.http.messages import (
     JOB_HEADER,
     Access,
     Caller,
+    Deleted,
     Listing,
     Reply,
     Request,
@@ -232,7 +232,7 @@ async def cancel_response(app: App, request: Request) -> ResponseObject:
     return await app.call(load_object, app, response_id)
 
 
-async def delete_response(app: App, request: Request) -> ResponseDeleted:
+async def delete_response(app: App, request: Request) -> Deleted:
     """Delete a response; cancel it first if it has not ended."""
     response_id = _RESPONSE_ID.read(request)
     found = await app.call(load_response, app, response_id)
