@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
+from domain.kv.plan import size_text
 from ops.blockstore import maintenance
 from ops.blockstore.blocks import BlockInfo, Rejected
 from ops.blockstore.maintenance import Overview, companions
@@ -23,7 +21,6 @@ from ops.settings.settings import Settings
 #: Most blocks that one ``ls --blocks`` prints.
 LS_BLOCKS_MAX = 1_000_000
 _HASH_CHARS = 16
-_UNITS = ("B", "kB", "MB", "GB", "TB")
 
 Models = Annotated[
     list[str] | None,
@@ -75,14 +72,17 @@ def ls(
 
 def _verify(settings: Settings, *, delete: bool, as_json: bool) -> None:
     """Read and check every block; exit code 1 if one does not match its name."""
+    from ops.cli.log.log_options import progress_bar  # noqa: PLC0415 - keeps --help fast
+
     root = settings.cache_dir
     found = _overview(settings)
     bad: list[tuple[BlockInfo, Rejected]] = []
-    with _progress("verifying", found.size_bytes) as advance:
-        for info, rejected in maintenance.verify(root, found.blocks):
+    with progress_bar("verifying") as report_done:
+        for done, (info, rejected) in enumerate(maintenance.verify(root, found.blocks), 1):
             if rejected is not None:
                 bad.append((info, rejected))
-            advance(info.size_bytes)
+            if report_done is not None:
+                report_done(done, len(found.blocks))
     if delete:
         _delete(root, [info for info, _ in bad])
     if as_json:
@@ -97,7 +97,7 @@ def _verify(settings: Settings, *, delete: bool, as_json: bool) -> None:
         for info, why in bad:
             echo(f"{info.hash.hex()}  {why.reason}: {why.detail}")
         good = len(found.blocks) - len(bad)
-        echo(f"{good:,} of {len(found.blocks):,} blocks verify ({_size(found.size_bytes)})")
+        echo(f"{good:,} of {len(found.blocks):,} blocks verify ({size_text(found.size_bytes)})")
     if bad:
         raise typer.Exit(int(ExitCode.FAILED))
 
@@ -143,7 +143,7 @@ def gc(
     verb = "would delete" if dry_run else "deleted"
     reasons = ", ".join(f"{len(blocks):,} for {reason}" for reason, blocks in plan.items())
     echo(f"{verb} {len(doomed):,} blocks ({reasons}) and {len(found.leftovers):,} leftovers")
-    echo(f"{_size(freed_bytes)} freed, {_size(found.size_bytes - freed_bytes)} left")
+    echo(f"{size_text(freed_bytes)} freed, {size_text(found.size_bytes - freed_bytes)} left")
 
 
 def _overview(settings: Settings) -> Overview:
@@ -191,7 +191,7 @@ def _print_report(report: dict[str, Any]) -> None:
     print_pairs(
         [
             ("directory", report["dir"]),
-            ("size", f"{_size(report['size_bytes'])} of {_size(report['budget_bytes'])}"),
+            ("size", f"{size_text(report['size_bytes'])} of {size_text(report['budget_bytes'])}"),
             ("blocks", f"{report['blocks']:,} ({report['orphans']:,} out of reach)"),
             ("leftovers", f"{report['leftovers']:,}"),
             ("foreign files", f"{report['foreign']:,}"),
@@ -217,21 +217,12 @@ def _instant(time_ns: int) -> str:
     return datetime.fromtimestamp(time_ns // 10**9, UTC).isoformat().replace("+00:00", "Z")
 
 
-def _size(size_bytes: int) -> str:
-    size = float(size_bytes)
-    for unit in _UNITS:
-        if size < 1000 or unit == _UNITS[-1]:  # noqa: PLR2004 - the units are powers of a thousand
-            break
-        size /= 1000
-    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-
-
 _MODEL_COLUMNS: Final[Columns] = {
     "model": "model",
     "kind": lambda row: f"checkpoints of {name}" if (name := row["checkpoints_of"]) else "blocks",
     "files": lambda row: f"{row['blocks']:,}",
     "tokens": lambda row: f"{row['tokens']:,}",
-    "size": lambda row: _size(row["size_bytes"]),
+    "size": lambda row: size_text(row["size_bytes"]),
     "last used": "used_at",
 }
 _BLOCK_COLUMNS: Final[Columns] = {
@@ -239,22 +230,9 @@ _BLOCK_COLUMNS: Final[Columns] = {
     "after": lambda row: (row["parent"] or "-")[:_HASH_CHARS],
     "model": "model",
     "tokens": "tokens",
-    "size": lambda row: _size(row["size_bytes"]),
+    "size": lambda row: size_text(row["size_bytes"]),
     "last used": "used_at",
 }
-
-
-@contextmanager
-def _progress(title: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
-    """Yield a function that advances a progress bar on a terminal, else a no-op."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda _: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(title, total=total_bytes)
-        yield lambda size_bytes: bar.advance(task, size_bytes)
 
 
 #: The commands of the group, by name.

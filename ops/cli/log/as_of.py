@@ -129,14 +129,11 @@ def current_projections(data_dir: Path | None) -> Iterator[Engine | None]:
 @contextmanager
 def log_if_any(url: str) -> Iterator[Engine | None]:
     """Yield an engine that reads a log; ``None`` if its file does not exist."""
-    from ops.log.database import database_file, reader_engine  # noqa: PLC0415 - most commands ask the service
+    from ops.log.database import database_file, disposed, reader_engine  # noqa: PLC0415 - most commands ask the service
 
     file = database_file(url)
     if file is not None and not file.exists():
         yield None
         return
-    engine = reader_engine(url)
-    try:
+    with disposed(reader_engine(url)) as engine:
         yield engine
-    finally:
-        engine.dispose()
