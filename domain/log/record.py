@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from json.encoder import encode_basestring
 from typing import Any, Final
 
@@ -126,17 +126,26 @@ class RecordedEvent:
 
     def envelope(self) -> dict[str, Any]:
         """Return the fields of the envelope, ``hash`` last."""
-        found = {name: getattr(self, name) for name in _ENVELOPE}
-        return found | {"data": dict(self.data)}
+        return {
+            "position": self.position,
+            "stream": self.stream,
+            "version": self.version,
+            "type": self.type,
+            "schema_version": self.schema_version,
+            "data": dict(self.data),
+            "event_id": self.event_id,
+            "correlation_id": self.correlation_id,
+            "causation_id": self.causation_id,
+            "recorded_at": self.recorded_at,
+            "prev_hash": self.prev_hash,
+            "hash": self.hash,
+        }
 
     def computed_hash(self) -> str:
         """Return the hash that the other fields call for."""
-        envelope = self.envelope()
-        del envelope["hash"]
-        return chain_hash(envelope)
-
-
-_ENVELOPE: Final = tuple(one.name for one in fields(RecordedEvent) if one.name != "texts")
+        fields = self.envelope()
+        del fields["hash"]
+        return chain_hash(fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
