@@ -11,10 +11,10 @@ from api.app import App
 from api.dialects.compaction import default_threshold, stream_behind, summarize, summary_of
 from api.dialects.generate import (
     ATTACHED_HEADER,
-    GENERATION_FAILURES,
     answer_open,
     count_parsed,
     count_prompt,
+    generation,
     run_count,
 )
 from api.dialects.openai_responses import parse as responses
@@ -71,7 +71,6 @@ from api.http.messages import (
     json_reply,
 )
 from api.http.operation import (
-    IDEMPOTENCY_KEY,
     Operation,
     Order,
     PageOfRows,
@@ -337,15 +336,13 @@ async def _stream(
 
 
 RESPONSE_OPERATIONS: Final = (
-    Operation(
+    generation(
         "POST /v1/responses",
         create_response,
-        parameters=(IDEMPOTENCY_KEY,),
         body=ResponsesBody,
         example={"model": "semantic-demo", "max_output_tokens": 32, "input": "Say hello."},
         reply=ResponseObject,
         is_streamed=True,
-        responses=GENERATION_FAILURES,
     ),
     Operation(
         "POST /v1/responses/input_tokens",
@@ -355,16 +352,14 @@ RESPONSE_OPERATIONS: Final = (
         access=Access.READ,
         responses={429: "Too many prompts wait to be counted"},
     ),
-    Operation(
+    generation(
         "POST /v1/responses/compact",
         compact_response,
         id="compactResponse",
         summary="Shorten a conversation to the messages of the user and a summary",
-        parameters=(IDEMPOTENCY_KEY,),
         body=CompactBody,
         example={"model": "semantic-demo", "input": "Say hello."},
         reply=CompactedResponse,
-        responses=GENERATION_FAILURES,
     ),
     Operation(
         "GET /v1/responses/{response_id}",
