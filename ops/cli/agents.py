@@ -32,26 +32,8 @@ if TYPE_CHECKING:
     from domain.values import JobId
 
 
-#: Fields of an agent, and of its figures, that its JSON form has.
-_SHOWN: Final = (
-    "id",
-    "first_seen",
-    "last_seen",
-    "jobs",
-    "open_jobs",
-    "known_tokens",
-    "cache_event",
-    "cache_event_at",
-    "context_tokens",
-    "disk_blocks",
-    "last_job",
-    "last_model",
-    "position",
-    "created_position",
-    "parent",
-    "inherited",
-    "owner",
-)
+#: Fields of an agent that its JSON form has not, and of its figures those that it has.
+_HIDDEN: Final = frozenset({"version", "life", "profile", "parent_life", "base", "figures"})
 _SHOWN_FIGURES: Final = (
     "hits",
     "ram_tokens",
@@ -160,7 +142,7 @@ def row_of(agent: Agent, jobs: Sequence[Job]) -> dict[str, Any]:
     """Return the JSON form of an agent with its latest jobs."""
     own, figures = asdict(agent), asdict(agent.figures)
     return {
-        **{name: own[name] for name in _SHOWN},
+        **{name: value for name, value in own.items() if name not in _HIDDEN},
         **{name: figures[name] for name in _SHOWN_FIGURES},
         "misses": agent.figures.misses,
         "created_at": agent.created_at or None,
