@@ -71,7 +71,7 @@ def show(
     agent: AgentArgument, as_of: AsOfOption = None, json: Json = False, data_dir: DataDir = None
 ) -> None:
     """Show one agent with its latest turns; needs no service."""
-    from domain.values import AgentId  # noqa: PLC0415 - ls asks the service
+    from domain.values import AgentId
 
     name = AgentId(agent)
     with _agent_views(as_of, data_dir) as views:
@@ -210,8 +210,8 @@ def _agent_views(as_of: str | None, data_dir: Path | None) -> Iterator[AgentView
         as_of: A position, an age or an instant; ``None`` for now.
         data_dir: Directory of the log, if not that of the settings.
     """
-    from domain.agent.views import fold_agents  # noqa: PLC0415 - ls asks the service
-    from ops.log.projections.agents import SqlAgentViews  # noqa: PLC0415 - ls asks the service
+    from domain.agent.views import fold_agents
+    from ops.log.projections.agents import SqlAgentViews
 
     if as_of is None:
         with current_projections(data_dir) as engine:
@@ -259,9 +259,9 @@ def _line(agent: str, seen: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _read_reasons(jobs: Iterable[JobId], data_dir: Path | None) -> dict[JobId, CacheDiagnosis]:
     """Return the cache miss of each job; jobs without one and archived jobs are left out."""
-    from domain.audit.recent_ends import diagnose_cache  # noqa: PLC0415 - ls asks the service
-    from ops.log.projections.jobs import SqlJobViews  # noqa: PLC0415 - ls asks the service
-    from ops.log.reader import LogReader  # noqa: PLC0415 - ls asks the service
+    from domain.audit.recent_ends import diagnose_cache
+    from ops.log.projections.jobs import SqlJobViews
+    from ops.log.reader import LogReader
 
     found: dict[JobId, CacheDiagnosis | None] = {}
     with log_if_any(settings_or_exit(overrides(data_dir=data_dir)).log_url) as engine:

@@ -201,7 +201,7 @@ def _bar() -> Iterator[Callable[[int, int], None]]:
     if not sys.stderr.isatty():
         yield lambda _done, _total: None
         return
-    from ops.cli.log.log_options import progress_bar  # noqa: PLC0415 - keeps --help fast
+    from ops.cli.log.log_options import progress_bar
 
     with progress_bar("answering") as report:
         yield lambda done, total: report(done, total) if report is not None else None

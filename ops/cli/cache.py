@@ -72,7 +72,7 @@ def ls(
 
 def _verify(settings: Settings, *, delete: bool, as_json: bool) -> None:
     """Read and check every block; exit code 1 if one does not match its name."""
-    from ops.cli.log.log_options import progress_bar  # noqa: PLC0415 - keeps --help fast
+    from ops.cli.log.log_options import progress_bar
 
     root = settings.cache_dir
     found = _overview(settings)

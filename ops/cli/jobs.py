@@ -139,7 +139,7 @@ def list_jobs(
     query += [("status", status.value)] if status else []
     page = None if as_of else ask_if_running(f"/v1/jobs?{urlencode(query)}", data_dir)
     if page is None:
-        from domain.job.listing import JobFilter  # noqa: PLC0415 - most commands ask the service
+        from domain.job.listing import JobFilter
 
         past, wanted = past_jobs(as_of, data_dir), JobFilter(status=status, labels=tuple(tag or ()))
         found = [job for job in past.jobs if wanted.fits(job)]
@@ -344,7 +344,7 @@ _AFTER_WIDTH = 12
 
 def _print_story(job: str, *, as_json: bool, data_dir: Path | None) -> None:
     """Print the timeline of a job; the log is enough, no service is needed."""
-    from domain.errors import SemanticError  # noqa: PLC0415 - most commands ask the service
+    from domain.errors import SemanticError
 
     try:
         story = _story(job, data_dir)
@@ -368,11 +368,11 @@ _Story = tuple["Timeline", tuple["RelatedJob", ...], tuple["RelatedJob", ...]]
 
 
 def _story(job: str, data_dir: Path | None) -> _Story | None:
-    from domain.audit import timeline  # noqa: PLC0415 - most commands ask the service
-    from domain.values import JobId  # noqa: PLC0415 - most commands ask the service
-    from ops.log.archives import archived_stream  # noqa: PLC0415 - most commands ask the service
-    from ops.log.projections.jobs import SqlJobViews  # noqa: PLC0415 - of the log alone
-    from ops.log.reader import LogReader  # noqa: PLC0415 - most commands ask the service
+    from domain.audit import timeline
+    from domain.values import JobId
+    from ops.log.archives import archived_stream
+    from ops.log.projections.jobs import SqlJobViews
+    from ops.log.reader import LogReader
 
     url = settings_or_exit(overrides(data_dir=data_dir)).log_url
     with log_if_any(url) as engine:
@@ -389,7 +389,7 @@ def _story(job: str, data_dir: Path | None) -> _Story | None:
 
 
 def _lines(story: Timeline) -> list[str]:
-    from domain.audit.timeline import show_duration  # noqa: PLC0415 - most commands ask the service
+    from domain.audit.timeline import show_duration
 
     lines = [f"{story.job}, accepted {story.steps[0].at[:19].replace('T', ' ')} UTC"]
     for step in story.steps:

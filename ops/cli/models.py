@@ -194,18 +194,12 @@ def _asked(data_dir: Path | None) -> ModelSummaries | None:
 
 
 def _found_here(settings: Settings) -> ModelSummaries:
-    from domain.model.registry import ModelStock  # noqa: PLC0415 - keeps --help fast
-    from ops.log.database import reader_engine  # noqa: PLC0415 - keeps --help fast
-    from ops.log.migrate import current  # noqa: PLC0415 - keeps --help fast
-    from ops.log.reader import LogReader  # noqa: PLC0415 - keeps --help fast
-    from ops.models.hub_cache import (  # noqa: PLC0415 - keeps --help fast
-        cached_ids,
-        inspect_files,
-    )
-    from ops.models.registry import (  # noqa: PLC0415 - keeps --help fast
-        model_registry,
-        model_summaries,
-    )
+    from domain.model.registry import ModelStock
+    from ops.log.database import reader_engine
+    from ops.log.migrate import current
+    from ops.log.reader import LogReader
+    from ops.models.hub_cache import cached_ids, inspect_files
+    from ops.models.registry import model_registry, model_summaries
 
     registry = model_registry(settings, cached_ids())
     has_log = current(settings.log_url) is not None
@@ -241,8 +235,8 @@ def suggest(
 
     The sizes are those of models plan. Needs neither a service nor the hub.
     """
-    from ops.models.hub_cache import cached_ids  # noqa: PLC0415 - keeps --help fast
-    from ops.models.suggest import suggestions  # noqa: PLC0415 - keeps --help fast
+    from ops.models.hub_cache import cached_ids
+    from ops.models.suggest import suggestions
 
     found = suggestions(cached_ids(), None if memory is None else memory_or_exit(memory))
     columns: Columns = {
@@ -293,8 +287,8 @@ def add(
     model within seconds. The sampling options are defaults for requests that
     leave them open.
     """
-    from ops.models.config_file import NotEditable, add_table  # noqa: PLC0415 - keeps --help fast
-    from ops.settings.places import user_config_file  # noqa: PLC0415 - keeps --help fast
+    from ops.models.config_file import NotEditable, add_table
+    from ops.settings.places import user_config_file
 
     sampling = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p}
     values = _given(
@@ -326,12 +320,8 @@ def rm(name: Name) -> None:
 
     A worker that serves it goes on until the next swap.
     """
-    from ops.models.config_file import (  # noqa: PLC0415 - keeps --help fast
-        NotEditable,
-        remove_table,
-        tables_of,
-    )
-    from ops.settings.places import user_config_file  # noqa: PLC0415 - keeps --help fast
+    from ops.models.config_file import NotEditable, remove_table, tables_of
+    from ops.settings.places import user_config_file
 
     settings = settings_or_exit(overrides())
     try:
@@ -345,7 +335,7 @@ def rm(name: Name) -> None:
 
 def _absolute(source: str) -> str:
     """Return a directory with its whole path, since a service runs elsewhere."""
-    from pathlib import Path  # noqa: PLC0415 - beside its only use
+    from pathlib import Path
 
     path = Path(source).expanduser()
     return str(path.absolute()) if path.is_dir() else source
@@ -353,12 +343,9 @@ def _absolute(source: str) -> str:
 
 def _check(settings: Settings, name: str, values: Mapping[str, Any]) -> None:
     """Exit with one line for each fault that the new table would have."""
-    from pydantic import ValidationError  # noqa: PLC0415 - keeps --help fast
+    from pydantic import ValidationError
 
-    from ops.settings.models import (  # noqa: PLC0415 - keeps --help fast
-        ModelsSettings,
-        refuse_repeated_names,
-    )
+    from ops.settings.models import ModelsSettings, refuse_repeated_names
 
     tables = {key: table.model_dump() for key, table in settings.models.tables.items()}
     try:
@@ -380,7 +367,7 @@ def _fail_missing(settings: Settings, name: str) -> NoReturn:
 
 
 def _origin(settings: Settings, name: str) -> str:
-    from ops.cli.service.config import origins  # noqa: PLC0415 - keeps --help fast
+    from ops.cli.service.config import origins
 
     wanted = f"models.{name}.source"
     found = (origin.origin for origin in origins(settings, {}) if origin.name == wanted)
@@ -410,7 +397,7 @@ def pull(
     Checks the free space first. After an interruption, a further pull continues
     where this one ended. Uses HF_TOKEN, HF_ENDPOINT and HF_HOME.
     """
-    from ops.models.pull import PullFailed, find_on_hub  # noqa: PLC0415 - keeps --help fast
+    from ops.models.pull import PullFailed, find_on_hub
 
     entry = _entry(settings_or_exit(overrides()), name)
     try:
@@ -430,9 +417,9 @@ def pull(
 
 def _entry(settings: Settings, name: str) -> ModelEntry:
     """Return the registered model of a name, or one for a hub id; else exit."""
-    from domain.model.registry import ModelEntry  # noqa: PLC0415 - keeps --help fast
-    from ops.models.hub_cache import is_hub_id  # noqa: PLC0415 - keeps --help fast
-    from ops.models.registry import model_registry  # noqa: PLC0415 - keeps --help fast
+    from domain.model.registry import ModelEntry
+    from ops.models.hub_cache import is_hub_id
+    from ops.models.registry import model_registry
 
     registry = model_registry(settings)
     entry = registry.get(name) or ModelEntry(name=name, source=name)
@@ -445,8 +432,8 @@ def _entry(settings: Settings, name: str) -> ModelEntry:
 
 
 def _download(model: HubModel) -> Path:
-    from rich.console import Console  # noqa: PLC0415 - keeps --help fast
-    from rich.progress import (  # noqa: PLC0415 - keeps --help fast
+    from rich.console import Console
+    from rich.progress import (
         BarColumn,
         DownloadColumn,
         Progress,
@@ -454,7 +441,7 @@ def _download(model: HubModel) -> Path:
         TransferSpeedColumn,
     )
 
-    from ops.models.pull import pull as fetch  # noqa: PLC0415 - keeps --help fast
+    from ops.models.pull import pull as fetch
 
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:

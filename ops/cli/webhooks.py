@@ -54,8 +54,8 @@ def retry(webhook: WebhookArgument, json: Json = False, data_dir: DataDir = None
 
 
 def _print_secret(*, as_json: bool, data_dir: Path | None) -> None:
-    from domain.errors import SemanticError  # noqa: PLC0415 - keeps --help fast
-    from ops.webhooks.sender import webhook_secret  # noqa: PLC0415 - keeps --help fast
+    from domain.errors import SemanticError
+    from ops.webhooks.sender import webhook_secret
 
     settings = operator_settings(overrides(data_dir=data_dir))
     try:

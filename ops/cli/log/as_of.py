@@ -59,7 +59,7 @@ def past_pairs(past: JobsAsOf) -> list[tuple[str, str]]:
 
 def past_jobs(as_of: str | None, data_dir: Path | None) -> JobsAsOf:
     """Return the jobs as of a position, an age or an instant, or of now; see ``folded``."""
-    from domain.audit.replay import fold_jobs_as_of  # noqa: PLC0415 - most commands ask the service
+    from domain.audit.replay import fold_jobs_as_of
 
     return folded(fold_jobs_as_of, as_of, data_dir)
 
@@ -74,9 +74,9 @@ def folded(
         as_of: A position, an age or an instant; ``None`` for now.
         data_dir: Directory of the log, if not that of the settings.
     """
-    from domain.errors import SemanticError  # noqa: PLC0415 - most commands ask the service
-    from ops.cli.log.log_options import progress_bar  # noqa: PLC0415 - most commands ask the service
-    from ops.log.admin.archive import open_as_of  # noqa: PLC0415 - most commands ask the service
+    from domain.errors import SemanticError
+    from ops.cli.log.log_options import progress_bar
+    from ops.log.admin.archive import open_as_of
 
     settings = operator_settings(overrides(data_dir=data_dir))
     try:
@@ -88,7 +88,7 @@ def folded(
 
 def _position(as_of: str | None, log: AsOfLog) -> int:
     """Return the last position of an instant."""
-    from domain.log.record import EventFilter  # noqa: PLC0415 - most commands ask the service
+    from domain.log.record import EventFilter
 
     head = log.head().position
     if as_of is None:
@@ -120,7 +120,7 @@ def current_projections(data_dir: Path | None) -> Iterator[Engine | None]:
     Args:
         data_dir: Directory of the log, if not that of the settings.
     """
-    from ops.log.projections.fold import are_current  # noqa: PLC0415 - most commands ask the service
+    from ops.log.projections.fold import are_current
 
     with log_if_any(operator_settings(overrides(data_dir=data_dir)).log_url) as engine:
         yield engine if engine is not None and are_current(engine) else None
@@ -129,7 +129,7 @@ def current_projections(data_dir: Path | None) -> Iterator[Engine | None]:
 @contextmanager
 def log_if_any(url: str) -> Iterator[Engine | None]:
     """Yield an engine that reads a log; ``None`` if its file does not exist."""
-    from ops.log.database import database_file, disposed, reader_engine  # noqa: PLC0415 - most commands ask the service
+    from ops.log.database import database_file, disposed, reader_engine
 
     file = database_file(url)
     if file is not None and not file.exists():
