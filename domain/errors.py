@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
 
 class SemanticError(Exception):
-    """Root of the tree; ``code`` is the stable machine name of the class."""
+    """Root of the tree; ``code`` is the stable machine name of the class, in snake case."""
 
     code = "internal_error"
     #: Whether the same request may succeed later without a change by the caller.
     retryable = False
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "code" not in vars(cls):
+            cls.code = re.sub(r"(?<=.)(?=[A-Z])", "_", cls.__name__).lower()
 
     @property
     def message(self) -> str:
@@ -26,8 +32,6 @@ class InvalidRequest(SemanticError):
         field: Dotted path of the offending field, if there is one.
     """
 
-    code = "invalid_request"
-
     def __init__(self, message: str, *, field: str | None = None) -> None:
         super().__init__(message)
         self.field = field
@@ -35,8 +39,6 @@ class InvalidRequest(SemanticError):
 
 class PromptTooLong(InvalidRequest):
     """The prompt does not fit the model's context."""
-
-    code = "prompt_too_long"
 
     def __init__(self, tokens: int, maximum: int) -> None:
         super().__init__(f"prompt is too long: {tokens} tokens > {maximum} maximum")
@@ -47,28 +49,21 @@ class PromptTooLong(InvalidRequest):
 class NotFound(SemanticError):
     """Something named by the caller does not exist."""
 
-    code = "not_found"
-
 
 class Unknown(NotFound):
-    """An object of a kind that has no such name; ``what`` is the kind, for the message."""
-
-    what = "object"
+    """An object of a kind that has no such name; the class is named ``<Kind>NotFound``."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"{self.what} {name} does not exist")
+        kind = type(self).__name__.removesuffix("NotFound")
+        super().__init__(f"{kind.lower()} {name} does not exist")
 
 
 class Conflict(SemanticError):
     """The request contradicts the present state."""
 
-    code = "conflict"
-
 
 class ConcurrencyConflict(Conflict):
     """The stream is not at the version that the writer expected."""
-
-    code = "concurrency_conflict"
 
     def __init__(self, stream: str, *, expected: int, actual: int) -> None:
         super().__init__(f"{stream} is at version {actual}, expected {expected}")
@@ -80,16 +75,12 @@ class ConcurrencyConflict(Conflict):
 class StaleAttempt(Conflict):
     """An attempt spoke after a newer one had begun, or after the job had ended."""
 
-    code = "stale_attempt"
-
     def __init__(self, job_id: str, *, attempt: int, current: int) -> None:
         super().__init__(f"attempt {attempt} of job {job_id} is over; attempt {current} speaks")
 
 
 class JobAlreadyTerminal(Conflict):
     """The job has ended and cannot be changed."""
-
-    code = "job_already_terminal"
 
     def __init__(self, job_id: str, status: str) -> None:
         super().__init__(f"job {job_id} is already {status}")
@@ -99,8 +90,6 @@ class JobAlreadyTerminal(Conflict):
 class NotRetryable(Conflict):
     """Only a job that ended without an answer can be tried again."""
 
-    code = "not_retryable"
-
     def __init__(self, job_id: str, status: str, *, why: str | None = None) -> None:
         reason = "only failed, cancelled and expired ones retry" if why is None else why
         super().__init__(f"job {job_id} is {status}; {reason}")
@@ -108,8 +97,6 @@ class NotRetryable(Conflict):
 
 class NotForkable(Conflict):
     """Only an answer whose tokens are known can be continued in another job."""
-
-    code = "not_forkable"
 
     def __init__(self, job_id: str, why: str) -> None:
         super().__init__(f"job {job_id} cannot be forked: {why}")
@@ -122,8 +109,6 @@ class ModelNotLoaded(Conflict):
         loaded: The model that is loaded, if there is one.
     """
 
-    code = "model_not_loaded"
-
     def __init__(self, model: str, *, loaded: str | None) -> None:
         present = f"{loaded} is" if loaded else "no model is"
         super().__init__(
@@ -134,13 +119,9 @@ class ModelNotLoaded(Conflict):
 class ModelUnusable(Conflict):
     """The model of the request is registered, and cannot be used here."""
 
-    code = "model_unusable"
-
 
 class IdempotencyKeyTaken(Conflict):
     """A job of this idempotency key was accepted before."""
-
-    code = "idempotency_key_taken"
 
     def __init__(self, job_id: str) -> None:
         super().__init__(f"the idempotency key belongs to job {job_id}")
@@ -150,8 +131,6 @@ class IdempotencyKeyTaken(Conflict):
 class UniqueJobExists(Conflict):
     """An open or completed job is what the new one would be, and its time is not over."""
 
-    code = "unique_job_exists"
-
     def __init__(self, job_id: str) -> None:
         super().__init__(f"job {job_id} is the only one of its kind for a while")
         self.job_id = job_id
@@ -159,8 +138,6 @@ class UniqueJobExists(Conflict):
 
 class IdempotencyKeyReused(Conflict):
     """A caller sent an idempotency key again with another request."""
-
-    code = "idempotency_key_reused"
 
     def __init__(self, job_id: str) -> None:
         super().__init__(
@@ -170,8 +147,6 @@ class IdempotencyKeyReused(Conflict):
 
 class AgentExists(Conflict):
     """The name belongs to an agent that was registered with something else."""
-
-    code = "agent_exists"
 
     def __init__(self, agent: str) -> None:
         super().__init__(
@@ -187,8 +162,6 @@ class AgentTurnConflict(Conflict):
         job: The job of the turn that is open, if one is.
     """
 
-    code = "agent_turn_conflict"
-
     def __init__(self, agent: str, *, turn: int, job: str | None) -> None:
         goes_on = f"; {job} is still answering the next one" if job else ""
         super().__init__(f"agent {agent} has {turn} turns{goes_on}")
@@ -199,16 +172,12 @@ class AgentTurnConflict(Conflict):
 class BatchNotEnded(Conflict):
     """What was asked of a batch must wait until it has ended."""
 
-    code = "batch_not_ended"
-
     def __init__(self, batch_id: str, state: str) -> None:
         super().__init__(f"batch {batch_id} is {state}; this needs one that has ended")
 
 
 class BatchAlreadyEnded(Conflict):
     """The batch has ended and cannot be cancelled."""
-
-    code = "batch_already_ended"
 
     def __init__(self, batch_id: str, state: str) -> None:
         super().__init__(f"batch {batch_id} is {state} and cannot be cancelled")
@@ -222,7 +191,6 @@ class Overloaded(SemanticError):
         retry_after_s: When a new try is sensible, in seconds.
     """
 
-    code = "overloaded"
     retryable = True
 
     def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
@@ -233,8 +201,6 @@ class Overloaded(SemanticError):
 class MemoryFull(Overloaded):
     """Running contexts take all memory for contexts, and a job has waited long for some."""
 
-    code = "memory_full"
-
     def __init__(self, waited_s: float, *, retry_after_s: int) -> None:
         message = f"the memory is full: a job has waited for it for {waited_s:.0f} s"
         super().__init__(message, retry_after_s=retry_after_s)
@@ -243,20 +209,15 @@ class MemoryFull(Overloaded):
 class RateLimited(Overloaded):
     """One caller asks for more than its share."""
 
-    code = "rate_limited"
-
 
 class Unavailable(SemanticError):
     """A part of the service is not there just now."""
 
-    code = "unavailable"
     retryable = True
 
 
 class LogUnavailable(Unavailable):
     """The event log cannot be written (disk full, locked, gone)."""
-
-    code = "log_unavailable"
 
 
 class LogNewer(LogUnavailable, ValueError):
@@ -266,7 +227,6 @@ class LogNewer(LogUnavailable, ValueError):
     A ``ValueError`` too, since it is about a value of the log that cannot be decoded.
     """
 
-    code = "log_newer"
     retryable = False
 
 
@@ -277,8 +237,6 @@ class DiskFull(LogUnavailable):
         message: What is missing, and what frees some.
     """
 
-    code = "disk_full"
-
     def __init__(self, message: str, *, retry_after_s: int = 10) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
@@ -287,19 +245,13 @@ class DiskFull(LogUnavailable):
 class QueueUnavailable(Unavailable):
     """The broker cannot be reached."""
 
-    code = "queue_unavailable"
-
 
 class ModelNotReady(Unavailable):
     """No worker with a loaded model is alive."""
 
-    code = "model_not_ready"
-
 
 class ModelChanged(Unavailable):
     """The model of a half-read answer left; a new request is answered by the present one."""
-
-    code = "model_changed"
 
     def __init__(self, message: str = "") -> None:
         super().__init__(message or "the model of this answer left; send the request again")
@@ -308,32 +260,24 @@ class ModelChanged(Unavailable):
 class Draining(Unavailable):
     """The process is shutting down."""
 
-    code = "draining"
-
 
 class Failure(SemanticError):
     """Something of ours went wrong with this request."""
-
-    code = "failure"
 
 
 class EngineFailure(Failure):
     """The generation could not be finished."""
 
-    code = "engine_failure"
-
 
 class DeviceFailed(EngineFailure):
     """The GPU failed or ran out of memory; the worker restarts and continues its jobs."""
 
-    code = "device_failed"
     retryable = True
 
 
 class EngineLost(EngineFailure):
     """The engine stopped while the generation ran; the next worker continues it."""
 
-    code = "engine_lost"
     retryable = True
 
 
@@ -346,8 +290,6 @@ class GenerationCancelled(Failure):
 class ItemsLost(Failure):
     """A stream cannot be resumed where its reader left; the log has the complete answer."""
 
-    code = "items_lost"
-
     def __init__(self, job_id: str, *, after: int) -> None:
         super().__init__(
             f"what came after item {after} is kept no more as a stream; "
@@ -358,16 +300,12 @@ class ItemsLost(Failure):
 class PayloadDamaged(Failure):
     """A stored text does not have the content that its digest names."""
 
-    code = "payload_damaged"
-
     def __init__(self, digest: str) -> None:
         super().__init__(f"the stored text {digest} is not as it was written")
 
 
 class CorruptLog(Failure):
     """The hash chain is broken at ``position``."""
-
-    code = "corrupt_log"
 
     def __init__(self, position: int, reason: str) -> None:
         super().__init__(f"event log does not verify at position {position}: {reason}")
@@ -383,21 +321,13 @@ NAME_CHARS_MAX = 200
 class JobNotFound(Unknown):
     """There is no job of that id."""
 
-    code = "job_not_found"
-    what = "job"
-
 
 class ResponseNotFound(Unknown):
     """There is no response of that id, or it was deleted, or was not to be stored."""
 
-    code = "response_not_found"
-    what = "response"
-
 
 class PreviousResponseNotFound(InvalidRequest):
     """A request goes on from a response that is not there."""
-
-    code = "previous_response_not_found"
 
     def __init__(self, response_id: str) -> None:
         super().__init__(
@@ -412,8 +342,6 @@ class ModelNotFound(NotFound):
         known: Names that exist.
     """
 
-    code = "model_not_found"
-
     def __init__(self, model: str, *, known: tuple[str, ...] = ()) -> None:
         further = len(known) - NAMES_MAX
         more = f" and {further} more" if further > 0 else ""
@@ -425,42 +353,28 @@ class ModelNotFound(NotFound):
 class SwapNotFound(Unknown):
     """There is no swap of that id, or it is too old to be shown."""
 
-    code = "swap_not_found"
-    what = "swap"
-
 
 class AgentNotFound(Unknown):
     """There is no agent of that id, or it was deleted."""
-
-    code = "agent_not_found"
-    what = "agent"
 
 
 class ConversationNotFound(Unknown):
     """There is no conversation of that id, or it was deleted."""
 
-    code = "conversation_not_found"
-    what = "conversation"
 
-
-class CompletionNotFound(Unknown):
+class CompletionNotFound(NotFound):
     """There is no completed chat completion of that id that was to be stored."""
 
-    code = "completion_not_found"
-    what = "stored completion"
+    def __init__(self, name: str) -> None:
+        super().__init__(f"stored completion {name} does not exist")
 
 
 class ItemNotFound(Unknown):
     """A conversation has no item of that id."""
 
-    code = "item_not_found"
-    what = "item"
-
 
 class WorkerNotFound(NotFound):
     """No living worker has that id or place."""
-
-    code = "worker_not_found"
 
     def __init__(self, worker: str, *, known: Sequence[str]) -> None:
         alive = ", ".join(known) or "none"
@@ -470,21 +384,13 @@ class WorkerNotFound(NotFound):
 class BatchNotFound(Unknown):
     """There is no batch of that id, or it was deleted."""
 
-    code = "batch_not_found"
-    what = "batch"
-
 
 class ScheduleNotFound(Unknown):
     """There is no schedule of that id, or it was removed."""
 
-    code = "schedule_not_found"
-    what = "schedule"
-
 
 class PredecessorFailed(SemanticError):
     """A job that another one waited for ended without an answer."""
-
-    code = "predecessor_failed"
 
     def __init__(self, job: str, status: str) -> None:
         super().__init__(f"job {job}, which this one waited for, ended as {status}")
@@ -493,8 +399,6 @@ class PredecessorFailed(SemanticError):
 class ScheduleExists(Conflict):
     """A schedule has that name already."""
 
-    code = "schedule_exists"
-
     def __init__(self, name: str) -> None:
         super().__init__(f"a schedule {name} exists already; remove it first")
 
@@ -502,21 +406,13 @@ class ScheduleExists(Conflict):
 class FileNotFound(Unknown):
     """There is no file of that id, or it was deleted or has expired."""
 
-    code = "file_not_found"
-    what = "file"
-
 
 class WebhookNotFound(Unknown):
     """There is no webhook of that id, or it has been over for long."""
 
-    code = "webhook_not_found"
-    what = "webhook"
-
 
 class PayloadMissing(NotFound):
     """A payload that an event refers to was erased or never stored."""
-
-    code = "payload_missing"
 
     def __init__(self, digest: str) -> None:
         super().__init__(f"payload {digest} is not stored")
@@ -529,16 +425,12 @@ TEXT_LOST: Final = (PayloadMissing, PayloadDamaged)
 class SubscriptionNotFound(NotFound):
     """The caller has no subscription of that name."""
 
-    code = "subscription_not_found"
-
     def __init__(self, name: str) -> None:
         super().__init__(f"subscription {name!a} does not exist")
 
 
 class SubscriptionTaken(Conflict):
     """The name belongs to a subscription to other events, or with another webhook."""
-
-    code = "subscription_taken"
 
     def __init__(self, name: str) -> None:
         super().__init__(f"subscription {name!a} exists and wants something else; delete it first")

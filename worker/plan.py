@@ -26,8 +26,6 @@ _NAME = "config.json"
 class ConfigUnusable(InvalidRequest):
     """There is no ``config.json`` with a JSON object; the message has what was tried."""
 
-    code = "config_unusable"
-
 
 def read_config(model_id: str) -> dict[str, Any]:
     """Return the configuration of a model.

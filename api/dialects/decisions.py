@@ -18,7 +18,7 @@ from typing_extensions import TypedDict  # pydantic reads only this one below Py
 
 from api.app import App
 from api.dialects.encoding import token_text
-from api.dialects.generate import GENERATION_FAILURES, attempt_facts
+from api.dialects.generate import attempt_facts, generation
 from api.dialects.openai_chat.bodies import ContentPart
 from api.dialects.openai_chat.completions import CHOICES_MAX, total_usage
 from api.dialects.openai_chat.parse import text_of
@@ -29,7 +29,7 @@ from api.dialects.parsing import ImageCollector, agent_of, merge_turns
 from api.generation import AssembledAnswer, ParsedRequest, RequestDefaults
 from api.http.bodies import Items, Name, RequestBody, parse_body
 from api.http.messages import JOB_HEADER, Reply, Request, json_reply
-from api.http.operation import IDEMPOTENCY_KEY, Operation, for_further_job
+from api.http.operation import for_further_job
 from api.streaming.answers import collect_jobs
 from api.submit import open_answers
 from domain.chat.logprobs import TOP_MAX
@@ -298,10 +298,9 @@ def option_chances(answer: AssembledAnswer, labels: Sequence[str]) -> list[float
 
 
 DECISION_OPERATIONS: Final = (
-    Operation(
+    generation(
         "POST /v1/decisions",
         create_decision,
-        parameters=(IDEMPOTENCY_KEY,),
         body=DecisionBody,
         example={
             "model": "semantic-demo",
@@ -309,6 +308,5 @@ DECISION_OPERATIONS: Final = (
             "questions": [{"type": "predicate", "instructions": "It is about insects."}],
         },
         reply=Decision,
-        responses=GENERATION_FAILURES,
     ),
 )

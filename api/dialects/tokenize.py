@@ -14,7 +14,7 @@ from api.dialects.openai_chat.bodies import ChatMessage, FunctionTool, TemplateO
 from api.dialects.openai_chat.parse import parse as parse_chat
 from api.dialects.openai_completions import Ids
 from api.http.bodies import Items, Name, RequestBody, parse_body
-from api.http.messages import Access, Reply, Request, json_reply
+from api.http.messages import Access, Request
 from api.http.operation import Operation
 from domain.chat.request import ChatRequest, RawPrompt, canonical_json
 from domain.errors import InvalidRequest
@@ -115,18 +115,16 @@ async def _read(
     return await run_count(app, request, read)
 
 
-async def tokenize(app: App, request: Request) -> Reply:
+async def tokenize(app: App, request: Request) -> TokenIds:
     """Return the token ids of a text or of a chat."""
     found = await _read(app, request, TokenizeBody, _tokens_request)
-    reply: TokenIds = {"tokens": list(found.ids), "count": len(found.ids)}
-    return json_reply(reply)
+    return {"tokens": list(found.ids), "count": len(found.ids)}
 
 
-async def detokenize(app: App, request: Request) -> Reply:
+async def detokenize(app: App, request: Request) -> TokenText:
     """Return the text of token ids."""
     found = await _read(app, request, DetokenizeBody, _text_request)
-    reply: TokenText = {"prompt": found.text, "content": found.text}
-    return json_reply(reply)
+    return {"prompt": found.text, "content": found.text}
 
 
 TOKEN_OPERATIONS: Final = tuple(

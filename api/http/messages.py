@@ -331,11 +331,16 @@ class Listing(Rows[RowT], Generic[RowT]):
     object: Literal["list"]
 
 
-class NewestPage(TypedDict, Generic[RowT]):
-    """A page, newest first; ``before=<next_before>`` returns the next one."""
+class Objects(TypedDict, Generic[RowT]):
+    """All rows of a kind."""
 
     object: Literal["list"]
     data: list[RowT]
+
+
+class NewestPage(Objects[RowT], Generic[RowT]):
+    """A page, newest first; ``before=<next_before>`` returns the next one."""
+
     has_more: bool
     next_before: str | None
 

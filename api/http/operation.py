@@ -9,9 +9,10 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cached_property, partial
-from typing import Any, Final, Generic, TypedDict, TypeVar, get_args, get_type_hints
+from types import UnionType
+from typing import Any, Final, Generic, TypeVar, get_args, get_type_hints
 
-from api.http.messages import Access, Reply, Request, StreamReply
+from api.http.messages import Access, Listing, Reply, Request, StreamReply, listing_of
 from domain.errors import InvalidRequest
 from domain.values import rfc3339
 
@@ -233,20 +234,6 @@ def page_size(
     return whole_number("limit", description, default=default, least=1, most=most)
 
 
-class Edges(TypedDict):
-    """The ids of the first and the last row of a page."""
-
-    first_id: str | None
-    last_id: str | None
-
-
-def edges(rows: Sequence[Mapping[str, object]]) -> Edges:
-    """Return the edges of a page; ``None`` for both where it is empty."""
-    if not rows:
-        return {"first_id": None, "last_id": None}
-    return {"first_id": str(rows[0]["id"]), "last_id": str(rows[-1]["id"])}
-
-
 @dataclass(frozen=True, slots=True)
 class PageOfRows:
     """The page that a request wants of rows which are all at hand.
@@ -259,13 +246,13 @@ class PageOfRows:
     order: Order
     after: str | None
 
-    def of(self, rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], bool]:
-        """Return the page of rows, which are oldest first, and whether more follow."""
+    def of(self, rows: Sequence[dict[str, Any]]) -> Listing[dict[str, Any]]:
+        """Return the page of rows, which are oldest first."""
         ordered = list(reversed(rows) if self.order is Order.DESC else rows)
         if self.after is not None:
             names = [row["id"] for row in ordered]
             ordered = ordered[names.index(self.after) + 1 :] if self.after in names else []
-        return ordered[: self.limit], len(ordered) > self.limit
+        return listing_of(ordered[: self.limit], has_more=len(ordered) > self.limit)
 
 
 def choice(name: str, description: str, options: type[E], *, default: D) -> Parameter[E | D]:
@@ -350,7 +337,7 @@ class Operation:
         takes_upload: Whether the body may be as large as an upload; only without ``{…}`` parts.
         body_required: Whether a request without a body is refused.
         example: A body that works.
-        reply: Type of the JSON reply of an endpoint that does not return the body itself.
+        reply: Type of the JSON reply of an endpoint that returns a whole one.
         may_be_done: Whether 200 with the same reply means that the work has ended already.
         media: Media type of a reply that is not JSON.
         is_streamed: Whether the reply may be a stream of events.
@@ -395,8 +382,8 @@ class Operation:
         if self.reply is not None:
             return self.reply
         returned = get_type_hints(self.endpoint).get("return")
-        is_whole = {Reply, StreamReply} & {returned, *get_args(returned)}
-        return None if is_whole else returned
+        options = get_args(returned) if isinstance(returned, UnionType) else (returned,)
+        return next((one for one in options if one not in {Reply, StreamReply}), None)
 
     @property
     def method(self) -> str:

@@ -280,7 +280,6 @@ EVENT_OPERATIONS: Final = (
             _SINCE,
             _UNTIL,
         ),
-        reply=EventList,
         is_streamed=True,
         responses={204: "The client has all events that were recorded before until"},
     ),

@@ -201,14 +201,14 @@ async def health_ready(app: App, request: Request) -> Reply:
     )
 
 
-async def root(app: App, request: Request) -> Reply:
+async def root(app: App, request: Request) -> Root | Reply:
     """Return the name of the service and links, or lead a browser to the page.
 
     Some clients send ``HEAD /`` first.
     """
     if wants_page(request.path, request.headers):
         return Reply(status=307, headers={"location": "ui"})
-    body: Root = {
+    return {
         "name": "semantic",
         "version": app.version,
         "model": app.model,
@@ -222,7 +222,6 @@ async def root(app: App, request: Request) -> Reply:
             "ui": "/ui",
         },
     }
-    return json_reply(body)
 
 
 async def _health(app: App, checks: Mapping[str, Callable[[App], Finding]]) -> Reply:
@@ -255,5 +254,5 @@ HEALTH_OPERATIONS: Final = (
     Operation("GET /health/live", health_live),
     Operation("GET /health/ready", health_ready, reply=Health),
     Operation("GET /health/startup", health_startup, reply=Health),
-    Operation("GET /", root, reply=Root),
+    Operation("GET /", root),
 )

@@ -10,7 +10,7 @@ from typing_extensions import TypedDict  # pydantic reads only this one below Py
 
 from api.app import App
 from api.errors import TransportError
-from api.http.messages import Access, Request, shown
+from api.http.messages import Access, Objects, Request, shown
 from api.http.operation import Operation, path, text
 from domain.errors import InvalidRequest, SemanticError
 from domain.model.registry import ModelEntry
@@ -35,13 +35,6 @@ class DownloadObject(TypedDict):
     done_bytes: int
     size_bytes: int | None
     why: str | None
-
-
-class DownloadList(TypedDict):
-    """The downloads since the start of the api, the newest first."""
-
-    object: Literal["list"]
-    data: list[DownloadObject]
 
 
 @dataclass(slots=True, eq=False)
@@ -135,7 +128,7 @@ def pull_model(app: App, request: Request) -> DownloadObject:
     return shown(DownloadObject, app.once(Downloads).start(entry), object="download")
 
 
-def list_downloads(app: App, request: Request) -> DownloadList:
+def list_downloads(app: App, request: Request) -> Objects[DownloadObject]:
     """List the downloads since the start of the api, the newest first."""
     del request
     found = app.once(Downloads).all()

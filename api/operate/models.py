@@ -9,8 +9,8 @@ from typing import Any, Final, Literal, cast
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
 from api.app import App
-from api.http.messages import Request
-from api.http.operation import Operation, edges, path, text
+from api.http.messages import Listing, Request, listing_of
+from api.http.operation import Operation, path, text
 from domain.errors import ModelNotFound
 from domain.model.registry import ModelKind, ModelState, ModelStatus, picker_name
 from ops.clients.claude_code import ServedModel
@@ -50,23 +50,13 @@ class ModelObject(TypedDict):
     digest: str | None
 
 
-class ModelList(TypedDict):
-    """The registered models, the loaded one first."""
-
-    object: Literal["list"]
-    data: list[ModelObject]
-    has_more: bool
-    first_id: str | None
-    last_id: str | None
-
-
 _MODEL_ID: Final = path("model_id", example="semantic-demo")
 _OWNER: Final = "semantic"
 #: What a key that sees only its own things reads instead of an error that may name files.
 LOAD_FAILED: Final = "its last load failed"
 
 
-def list_models(app: App, request: Request) -> ModelList:
+def list_models(app: App, request: Request) -> Listing[ModelObject]:
     """List the names of the registered models, the loaded one first.
 
     Clients of Anthropic also get the names that Claude Code's picker shows.
@@ -77,7 +67,7 @@ def list_models(app: App, request: Request) -> ModelList:
         for model in app.model_stock.all()
         for name in _listed_names(model, picked=is_anthropic)
     ]
-    return {"object": "list", "data": models, "has_more": False, **edges(models)}
+    return listing_of(models, has_more=False)
 
 
 def get_model(app: App, request: Request) -> ModelObject:

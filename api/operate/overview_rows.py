@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from datetime import datetime
 from typing import Literal, cast
 
@@ -11,6 +12,7 @@ from typing_extensions import TypedDict  # pydantic reads only this one below Py
 
 from api.dialects.jobs.bodies import WaitingName
 from api.dialects.jobs.objects import rounded
+from api.http.messages import shown
 from api.operate.swaps import SwapObject
 from domain.audit.recent_ends import CacheDiagnosis
 from domain.engine.figures import RowFigures
@@ -242,7 +244,6 @@ _STATES = frozenset(WorkerState)
 _DiskState = Literal["on", "paused", "scanning", "off"]
 #: The worst one first.
 _DISK_STATES: tuple[_DiskState, ...] = ("paused", "scanning", "on", "off")
-_Priority = Literal["interactive", "batch"]
 
 
 def worker_state(pulse: WorkerPulse) -> WorkerStateName:
@@ -328,14 +329,10 @@ def total_disk(workers: Iterable[OverviewWorker]) -> OverviewDisk | None:
 
 def rates_object(rates: Rates, *, running: int, queue_depth: int) -> OverviewRates:
     """Return the rates of now, with the numbers of jobs."""
-    return {
-        "tokens_per_s": _rate(rates.tokens_per_s) or 0.0,
-        "prompt_tokens_per_s": _rate(rates.prompt_tokens_per_s) or 0.0,
-        "running": running,
-        "queue_depth": queue_depth,
-        "first_token_ms": _rate(rates.first_token_ms),
-        "cached_share": _share(rates.cached_share),
-    }
+    counts = {"running": running, "queue_depth": queue_depth}
+    means = _means(rates)
+    speeds = {name: means[name] or 0.0 for name in ("tokens_per_s", "prompt_tokens_per_s")}
+    return shown(OverviewRates, **(means | speeds | counts))
 
 
 def running_row(
@@ -348,28 +345,24 @@ def running_row(
     Args:
         row: Its worker and figures; ``None`` until the worker reports it.
     """
-    usage = view.usage
-    figures = None if row is None else row[1]
-    return {
-        "job": view.id,
-        "agent": view.submitted.agent,
-        "model": view.answered_by or view.submitted.bound_model or view.submitted.model,
-        "worker": None if row is None else row[0].worker,
-        "priority": cast("_Priority", view.submitted.priority),
-        "attempt": view.attempt,
-        "phase": "start" if figures is None else figures.phase.value,
-        "prompt_tokens": usage.prompt_tokens if figures is None else figures.prompt_tokens,
-        "read_tokens": 0 if figures is None else figures.read_tokens,
-        "cached_tokens": usage.cached_tokens if figures is None else figures.cached_tokens,
-        "generated_tokens": 0 if figures is None else figures.generated_tokens,
-        "max_tokens": None if figures is None else figures.max_tokens,
-        "tokens_per_s": None if figures is None else _rate(figures.tokens_per_s),
-        "eta_s": None if forecast is None else rounded(forecast.end_s),
-        "eta_most_s": None if forecast is None else rounded(forecast.end_most_s),
-        "cancel_requested": view.cancel_requested,
-        "created_at": view.created_at,
-        "started_at": view.started_at,
-    }
+    worker, figures = (None, None) if row is None else row
+    return shown(
+        RunningRow,
+        figures,
+        view.usage,
+        view,
+        view.submitted,
+        job=view.id,
+        model=view.answered_by or view.submitted.bound_model or view.submitted.model,
+        worker=worker and worker.worker,
+        phase="start" if figures is None else figures.phase,
+        read_tokens=0 if figures is None else figures.read_tokens,
+        generated_tokens=0 if figures is None else figures.generated_tokens,
+        max_tokens=None if figures is None else figures.max_tokens,
+        tokens_per_s=None if figures is None else _rate(figures.tokens_per_s),
+        eta_s=None if forecast is None else rounded(forecast.end_s),
+        eta_most_s=None if forecast is None else rounded(forecast.end_most_s),
+    )
 
 
 def waiting_rows(jobs: Iterable[tuple[Job, Forecast | None]]) -> list[WaitingRow]:
@@ -380,18 +373,16 @@ def waiting_rows(jobs: Iterable[tuple[Job, Forecast | None]]) -> list[WaitingRow
         reason = (forecast and forecast.waiting_for) or WaitingFor.PLACE
         is_behind = reason is WaitingFor.PLACE and view.submitted.agent in agents
         rows.append(
-            {
-                "job": view.id,
-                "agent": view.submitted.agent,
-                "model": view.submitted.bound_model or view.submitted.model,
-                "priority": cast("_Priority", view.submitted.priority),
-                "position": None if forecast is None else forecast.position,
-                "reason": "agent" if is_behind else reason.value,
-                "eta_s": None if forecast is None else rounded(forecast.start_s),
-                "attempt": view.attempt,
-                "cancel_requested": view.cancel_requested,
-                "created_at": view.created_at,
-            }
+            shown(
+                WaitingRow,
+                view,
+                view.submitted,
+                job=view.id,
+                model=view.submitted.bound_model or view.submitted.model,
+                position=None if forecast is None else forecast.position,
+                reason="agent" if is_behind else reason,
+                eta_s=None if forecast is None else rounded(forecast.start_s),
+            )
         )
         if view.submitted.agent is not None:
             agents.add(view.submitted.agent)
@@ -404,57 +395,38 @@ def finished_row(view: Job, diagnosis: CacheDiagnosis | None) -> FinishedRow:
     Args:
         diagnosis: What it found in the cache, once that is known.
     """
-    usage, timings = view.usage, view.timings
+    timings = view.timings
     finished_at = view.finished_at or view.created_at
     first_ms = timings.queued_ms + timings.first_token_ms if timings.first_token_ms else None
-    return {
-        "job": view.id,
-        "agent": view.submitted.agent,
-        "model": view.answered_by or view.submitted.bound_model or view.submitted.model,
-        "outcome": cast(
-            "Literal['completed', 'failed', 'cancelled', 'expired']", view.status.value
-        ),
-        "stop_reason": view.stop_reason,
-        "error": view.error,
-        "prompt_tokens": usage.prompt_tokens,
-        "cached_tokens": usage.cached_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "first_token_ms": _rate(first_ms),
-        "total_ms": round(1000 * (_s(finished_at) - _s(view.created_at)), 1),
-        "miss": None if diagnosis is None else _miss(diagnosis),
-        "created_at": view.created_at,
-        "finished_at": finished_at,
-    }
+    parted = diagnosis and diagnosis.divergence
+    return shown(
+        FinishedRow,
+        view.usage,
+        view,
+        view.submitted,
+        job=view.id,
+        model=view.answered_by or view.submitted.bound_model or view.submitted.model,
+        outcome=view.status,
+        first_token_ms=_rate(first_ms),
+        total_ms=round(1000 * (_s(finished_at) - _s(view.created_at)), 1),
+        miss=None if parted is None else shown(MissReason, parted, diagnosis),
+        finished_at=finished_at,
+    )
 
 
 def history_point(point: RatePoint) -> HistoryPoint:
     """Return one step of the history."""
-    rates = point.rates
-    return {
-        "t": point.at_s,
-        "tokens_per_s": _rate(rates.tokens_per_s),
-        "prompt_tokens_per_s": _rate(rates.prompt_tokens_per_s),
-        "running": _rate(rates.running),
-        "queue_depth": _rate(rates.queue_depth),
-        "first_token_ms": _rate(rates.first_token_ms),
-        "cached_share": _share(rates.cached_share),
-    }
+    return shown(HistoryPoint, t=point.at_s, **_means(point.rates))
+
+
+def _means(rates: Rates) -> dict[str, float | None]:
+    means = {name: _rate(mean) for name, mean in asdict(rates).items()}
+    return means | {"cached_share": _share(rates.cached_share)}
 
 
 def rows_of(pulses: Iterable[WorkerPulse]) -> Mapping[str, tuple[WorkerPulse, RowFigures]]:
     """Return the rows that the workers report, by job."""
     return {row.job: (pulse, row) for pulse in pulses for row in pulse.rows or ()}
-
-
-def _miss(diagnosis: CacheDiagnosis) -> MissReason | None:
-    divergence = diagnosis.divergence
-    if divergence is None:
-        return None
-    return {
-        "cause": divergence.cause.value,
-        "place": divergence.place,
-        "missed_tokens": diagnosis.missed_tokens,
-    }
 
 
 def _s(instant: str) -> float:

@@ -158,7 +158,7 @@ def get_usage(app: App, request: Request) -> UsageObject:
         limit=_LIMIT.read(request),
         owner=request.caller.sees,
     )
-    return cast("UsageObject", report.as_json())
+    return cast("UsageObject", report)
 
 
 USAGE_OPERATIONS: Final = (

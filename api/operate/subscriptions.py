@@ -10,7 +10,7 @@ from typing_extensions import TypedDict  # pydantic reads only this one below Py
 
 from api.app import App
 from api.http.bodies import INT64_MAX, Items, NativeBody, WebhookBody, parse_body
-from api.http.messages import Access, Reply, Request, json_reply, shown
+from api.http.messages import Access, Objects, Reply, Request, json_reply, shown
 from api.http.operation import Operation, page_size, path
 from api.operate.events import EventObject, event_object
 from domain.errors import InvalidRequest
@@ -70,13 +70,6 @@ class SubscriptionObject(TypedDict):
     parked: list[ParkedObject]
 
 
-class SubscriptionList(TypedDict):
-    """All subscriptions of the caller, in the order of their creation."""
-
-    object: Literal["list"]
-    data: list[SubscriptionObject]
-
-
 class DeliveredEvents(TypedDict):
     """The next events; acknowledge ``position`` once all of them are dealt with."""
 
@@ -107,8 +100,8 @@ def create_subscription(app: App, request: Request) -> Reply:
     return json_reply(found, status=201 if is_new else 200, headers=headers)
 
 
-def list_subscriptions(app: App, request: Request) -> SubscriptionList:
-    """List the subscriptions."""
+def list_subscriptions(app: App, request: Request) -> Objects[SubscriptionObject]:
+    """List the subscriptions of the caller, in the order of their creation."""
     readers = app.subscriptions.read_all()
     own = [one for one in readers if one.created.owner == request.caller.sees]
     return {"object": "list", "data": [_subscription(app, one) for one in own]}

@@ -12,7 +12,7 @@ from typing import Final, Literal
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
 from api.app import App
-from api.http.messages import Access, Reply, Request, StreamReply, json_reply
+from api.http.messages import Access, Reply, Request, StreamReply, json_reply, shown
 from api.http.operation import Operation, path, text, whole_number
 from api.http.sse import Frame, Part, follow
 from domain.engine.workers import ControlTopic
@@ -127,13 +127,13 @@ def _place_of(app: App, worker: str) -> str:
     raise WorkerNotFound(worker, known=[one.place or one.worker for one in alive])
 
 
-async def get_swap(app: App, request: Request) -> Reply | StreamReply:
+async def get_swap(app: App, request: Request) -> SwapObject | StreamReply:
     """Return a swap with its phases, or stream them as they are entered."""
     swap_id = _SWAP_ID.read(request)
     swap = await app.call(_read, swap_id, app)
     if _EVENT_STREAM in request.headers.get("accept", ""):
         return StreamReply(pieces=_follow(swap, request, app))
-    return json_reply(swap_object(swap, names_files=request.caller.sees is None))
+    return swap_object(swap, names_files=request.caller.sees is None)
 
 
 def _read(swap_id: str, app: App) -> Swap:
@@ -145,19 +145,19 @@ def _read(swap_id: str, app: App) -> Swap:
 
 async def _follow(swap: Swap, request: Request, app: App) -> AsyncIterator[bytes]:
     """Yield the swap now and after each change, up to its end."""
-    shown: list[Swap] = []
+    last: list[Swap] = []
 
     def news(now: Swap) -> list[Part]:
-        if shown == [now]:
+        if last == [now]:
             return []
-        shown[:] = [now]
-        shown_as = swap_object(now, names_files=request.caller.sees is None)
-        return [Frame(event="swap", data=dict(shown_as))]
+        last[:] = [now]
+        seen = swap_object(now, names_files=request.caller.sees is None)
+        return [Frame(event="swap", data=dict(seen))]
 
     read = partial(app.call, _read, swap.id, app)
     async for piece in follow(swap, read, news, request, look_s=LOOK_S, ping_s=app.ping_s):
         yield piece
-        if not shown[0].state.is_open:
+        if not last[0].state.is_open:
             return
 
 
@@ -170,13 +170,7 @@ SWAP_OPERATIONS: Final = (
         status=202,
         access=Access.OPERATE,
     ),
-    Operation(
-        "GET /admin/swaps/{swap_id}",
-        get_swap,
-        parameters=(_SWAP_ID,),
-        reply=SwapObject,
-        is_streamed=True,
-    ),
+    Operation("GET /admin/swaps/{swap_id}", get_swap, parameters=(_SWAP_ID,), is_streamed=True),
 )
 
 
@@ -197,21 +191,16 @@ def swap_object(swap: Swap, *, names_files: bool = True) -> SwapObject:
         names_files: Whether the client may see texts that can name files of this machine.
     """
     ended_at = None if swap.state.is_open else swap.times[swap.state]
-    return {
-        "id": swap.id,
-        "object": "model.swap",
-        "model": swap.model,
-        "worker": swap.place or None,
-        "before": swap.before,
-        "state": swap.state.value,
-        "reason": swap.reason,
-        "why": swap.why if names_files else None,
-        "drain_s": swap.drain_s,
-        "losses": swap.losses,
-        "created_at": swap.times[SwapState.REQUESTED],
-        "ended_at": ended_at,
-        "timings_ms": _timings(swap, ended_at),
-    }
+    return shown(
+        SwapObject,
+        swap,
+        object="model.swap",
+        worker=swap.place or None,
+        why=swap.why if names_files else None,
+        created_at=swap.times[SwapState.REQUESTED],
+        ended_at=ended_at,
+        timings_ms=_timings(swap, ended_at),
+    )
 
 
 def _timings(swap: Swap, ended_at: str | None) -> SwapTimings:
@@ -222,14 +211,7 @@ def _timings(swap: Swap, ended_at: str | None) -> SwapTimings:
         if state in _PHASES
     }
     total = None if ended_at is None else _ms(swap.times[SwapState.REQUESTED], ended_at)
-    return {
-        "notice": spans.get("notice"),
-        "drain": spans.get("drain"),
-        "save": spans.get("save"),
-        "restart": spans.get("restart"),
-        "load": spans.get("load"),
-        "total": total,
-    }
+    return shown(SwapTimings, **(dict.fromkeys(_PHASES.values()) | spans), total=total)
 
 
 def _ms(begin: str, end: str) -> float:

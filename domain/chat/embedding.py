@@ -22,6 +22,8 @@ EmbeddingText: TypeAlias = str | tuple[int, ...]
 class TextTooLong(PromptTooLong):
     """One of several texts does not fit the model's context."""
 
+    code = PromptTooLong.code
+
     def __init__(self, index: int, tokens: int, maximum: int) -> None:
         super().__init__(tokens, maximum)
         self.args = (f"input {index} is too long: {tokens} tokens > {maximum} maximum",)

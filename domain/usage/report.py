@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -25,56 +25,22 @@ _COUNT_OF: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsageRow:
-    """The sums of one hour, day, agent or model; an empty name is a job without one."""
+def usage_row(name: str, figures: UsageFigures) -> dict[str, Any]:
+    """Return counts by name, the mean durations in milliseconds, and rates.
 
-    name: str
-    figures: UsageFigures
-
-    def as_json(self) -> dict[str, Any]:
-        """Return counts by name, the mean durations in milliseconds, and rates."""
-        figures = self.figures
-        decode_s = figures.decode_us / 1_000_000
-        # The decode time begins with the first token of a job.
-        decoded = max(figures.completion_tokens - figures.timed_jobs, 0)
-        return {
-            "name": self.name,
-            "jobs": figures.jobs,
-            **{name: getattr(figures, name) for name in COUNTS},
-            "cached_ratio": round(figures.cached_ratio, 4),
-            "mean_ms": {measure.value: _mean_ms(figures, measure) for measure in _COUNT_OF},
-            "decode_tokens_per_s": (round(decoded / decode_s, 2) if decode_s else None),
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsageReport:
-    """Sums of ended jobs.
-
-    Attributes:
-        since: The first hour, e.g. ``2026-11-22T18``; ``None`` for the whole log.
-        rows: Hours and days in order; agents and models with the most tokens first.
-        total: The sums of all rows, also of those beyond the limit.
-        has_more: Whether rows are left out.
+    An empty name is a job without an agent or a model.
     """
-
-    group: UsageGroup
-    since: str | None
-    rows: tuple[UsageRow, ...]
-    total: UsageFigures
-    has_more: bool
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the report as JSON values."""
-        return {
-            "object": "usage",
-            "by": self.group.value,
-            "since": None if self.since is None else f"{self.since}:00:00Z",
-            "data": [row.as_json() for row in self.rows],
-            "total": UsageRow(name="total", figures=self.total).as_json(),
-            "has_more": self.has_more,
-        }
+    decode_s = figures.decode_us / 1_000_000
+    # The decode time begins with the first token of a job.
+    decoded = max(figures.completion_tokens - figures.timed_jobs, 0)
+    return {
+        "name": name,
+        "jobs": figures.jobs,
+        **{name: getattr(figures, name) for name in COUNTS},
+        "cached_ratio": round(figures.cached_ratio, 4),
+        "mean_ms": {measure.value: _mean_ms(figures, measure) for measure in _COUNT_OF},
+        "decode_tokens_per_s": (round(decoded / decode_s, 2) if decode_s else None),
+    }
 
 
 def report_usage(
@@ -84,8 +50,8 @@ def report_usage(
     since: str | None,
     limit: int,
     owner: Owner | None = None,
-) -> UsageReport:
-    """Return the sums since an instant.
+) -> dict[str, Any]:
+    """Return the sums since an instant: rows, and the total, also of those beyond the limit.
 
     Args:
         since: RFC 3339 instant, of which the whole hour counts; ``None`` for the whole log.
@@ -96,22 +62,23 @@ def report_usage(
     """
     hour = None if since is None else since[:HOUR_CHARACTERS]
     sums = views.grouped(group, since=hour, owner=owner)
-    rows = [UsageRow(name=name, figures=figures) for name, figures in sums.items()]
+    rows = [usage_row(name, figures) for name, figures in sums.items()]
     if group in {UsageGroup.HOUR, UsageGroup.DAY}:
         shown = rows[-limit:]
     else:
-        shown = sorted(rows, key=lambda row: (-_tokens(row.figures), row.name))[:limit]
-    return UsageReport(
-        group=group,
-        since=hour,
-        rows=tuple(shown),
-        total=sum(sums.values(), UsageFigures()),
-        has_more=len(rows) > limit,
-    )
+        shown = sorted(rows, key=lambda row: (-_tokens(row), row["name"]))[:limit]
+    return {
+        "object": "usage",
+        "by": group.value,
+        "since": None if hour is None else f"{hour}:00:00Z",
+        "data": shown,
+        "total": usage_row("total", sum(sums.values(), UsageFigures())),
+        "has_more": len(rows) > limit,
+    }
 
 
-def _tokens(figures: UsageFigures) -> int:
-    return figures.prompt_tokens + figures.completion_tokens
+def _tokens(row: Mapping[str, int]) -> int:
+    return row["prompt_tokens"] + row["completion_tokens"]
 
 
 def _mean_ms(figures: UsageFigures, measure: Measure) -> float | None:

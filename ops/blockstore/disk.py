@@ -31,7 +31,6 @@ class DiskUnavailable(Unavailable):
         errno_name: E.g. ``ENOSPC``.
     """
 
-    code = "disk_unavailable"
     retryable = True
 
     def __init__(self, error: OSError) -> None:

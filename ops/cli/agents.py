@@ -17,7 +17,7 @@ import typer
 from ops.cli.client import ask, whole_service
 from ops.cli.log.as_of import AsOfOption, current_projections, folded, log_if_any
 from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
-from ops.cli.output import echo, print_json, print_pairs, print_table
+from ops.cli.output import echo, print_answer, print_json, print_pairs, print_table
 from ops.clients.http_client import HttpClient, Refused, Unreachable
 from ops.exit_codes import ExitCode
 
@@ -32,26 +32,8 @@ if TYPE_CHECKING:
     from domain.values import JobId
 
 
-#: Fields of an agent, and of its figures, that its JSON form has.
-_SHOWN: Final = (
-    "id",
-    "first_seen",
-    "last_seen",
-    "jobs",
-    "open_jobs",
-    "known_tokens",
-    "cache_event",
-    "cache_event_at",
-    "context_tokens",
-    "disk_blocks",
-    "last_job",
-    "last_model",
-    "position",
-    "created_position",
-    "parent",
-    "inherited",
-    "owner",
-)
+#: Fields of an agent that its JSON form has not, and of its figures those that it has.
+_HIDDEN: Final = frozenset({"version", "life", "profile", "parent_life", "base", "figures"})
 _SHOWN_FIGURES: Final = (
     "hits",
     "ram_tokens",
@@ -89,7 +71,7 @@ def show(
     agent: AgentArgument, as_of: AsOfOption = None, json: Json = False, data_dir: DataDir = None
 ) -> None:
     """Show one agent with its latest turns; needs no service."""
-    from domain.values import AgentId  # noqa: PLC0415 - ls asks the service
+    from domain.values import AgentId
 
     name = AgentId(agent)
     with _agent_views(as_of, data_dir) as views:
@@ -137,10 +119,8 @@ def fork(
     wanted = {"from_turn": turn, "id": name}
     body = {key: value for key, value in wanted.items() if value is not None}
     child = ask("POST", f"{_path(agent)}/fork", data_dir, json=body)
-    if json:
-        print_json(child, ascii_only=False)
-        return
-    echo(f"{child['id']} goes on from turn {child['turns']} of {agent}")
+    line = f"{child['id']} goes on from turn {child['turns']} of {agent}"
+    print_answer(child, line, as_json=json)
 
 
 def remove(
@@ -162,7 +142,7 @@ def row_of(agent: Agent, jobs: Sequence[Job]) -> dict[str, Any]:
     """Return the JSON form of an agent with its latest jobs."""
     own, figures = asdict(agent), asdict(agent.figures)
     return {
-        **{name: own[name] for name in _SHOWN},
+        **{name: value for name, value in own.items() if name not in _HIDDEN},
         **{name: figures[name] for name in _SHOWN_FIGURES},
         "misses": agent.figures.misses,
         "created_at": agent.created_at or None,
@@ -230,8 +210,8 @@ def _agent_views(as_of: str | None, data_dir: Path | None) -> Iterator[AgentView
         as_of: A position, an age or an instant; ``None`` for now.
         data_dir: Directory of the log, if not that of the settings.
     """
-    from domain.agent.views import fold_agents  # noqa: PLC0415 - ls asks the service
-    from ops.log.projections.agents import SqlAgentViews  # noqa: PLC0415 - ls asks the service
+    from domain.agent.views import fold_agents
+    from ops.log.projections.agents import SqlAgentViews
 
     if as_of is None:
         with current_projections(data_dir) as engine:
@@ -279,9 +259,9 @@ def _line(agent: str, seen: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _read_reasons(jobs: Iterable[JobId], data_dir: Path | None) -> dict[JobId, CacheDiagnosis]:
     """Return the cache miss of each job; jobs without one and archived jobs are left out."""
-    from domain.audit.recent_ends import diagnose_cache  # noqa: PLC0415 - ls asks the service
-    from ops.log.projections.jobs import SqlJobViews  # noqa: PLC0415 - ls asks the service
-    from ops.log.reader import LogReader  # noqa: PLC0415 - ls asks the service
+    from domain.audit.recent_ends import diagnose_cache
+    from ops.log.projections.jobs import SqlJobViews
+    from ops.log.reader import LogReader
 
     found: dict[JobId, CacheDiagnosis | None] = {}
     with log_if_any(settings_or_exit(overrides(data_dir=data_dir)).log_url) as engine:

@@ -18,7 +18,7 @@ import typer
 
 from ops.cli.client import ask, service
 from ops.cli.options import DataDir, Json, fail
-from ops.cli.output import DataOutput, echo, print_json, print_pairs, print_table
+from ops.cli.output import Columns, DataOutput, echo, print_json, print_pairs, print_rows
 from ops.clients.http_client import HttpClient, Unreachable, UploadBody
 from ops.exit_codes import ExitCode
 
@@ -92,11 +92,13 @@ def list_batches(
     if json:
         print_json(found[:limit], ascii_only=False)
         return
-    rows = []
-    for batch in found[:limit]:
-        done, total = _progress(batch)
-        rows.append((batch["id"], _status(batch), f"{done}/{total}", _created(batch)))
-    print_table(("batch", "status", "done", "created"), rows)
+    columns: Columns = {
+        "batch": "id",
+        "status": _status,
+        "done": lambda batch: "{}/{}".format(*_progress(batch)),
+        "created": _created,
+    }
+    print_rows(found[:limit], columns)
 
 
 def show(
@@ -199,7 +201,7 @@ def _bar() -> Iterator[Callable[[int, int], None]]:
     if not sys.stderr.isatty():
         yield lambda _done, _total: None
         return
-    from ops.cli.log.log_options import progress_bar  # noqa: PLC0415 - keeps --help fast
+    from ops.cli.log.log_options import progress_bar
 
     with progress_bar("answering") as report:
         yield lambda done, total: report(done, total) if report is not None else None

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
+from domain.kv.plan import size_text
 from ops.blockstore import maintenance
 from ops.blockstore.blocks import BlockInfo, Rejected
 from ops.blockstore.maintenance import Overview, companions
 from ops.cli.options import DataDir, Json, fail, operator_settings, overrides
-from ops.cli.output import echo, print_json, print_pairs, print_table
+from ops.cli.output import Columns, echo, print_json, print_pairs, print_rows
 from ops.exit_codes import ExitCode
 from ops.settings.settings import Settings
 
 #: Most blocks that one ``ls --blocks`` prints.
 LS_BLOCKS_MAX = 1_000_000
 _HASH_CHARS = 16
-_UNITS = ("B", "kB", "MB", "GB", "TB")
 
 Models = Annotated[
     list[str] | None,
@@ -62,28 +59,30 @@ def ls(
         _verify(settings, delete=delete, as_json=json)
         return
     found = _overview(settings)
-    newest = list(reversed(found.blocks))[:limit] if blocks else []
+    newest = [_block(block) for block in list(reversed(found.blocks))[:limit]] if blocks else []
     report = _report(settings, found)
     if json:
-        listed = {"blocks_listed": [_block(block) for block in newest]} if blocks else {}
-        print_json(report | listed)
+        print_json(report | ({"blocks_listed": newest} if blocks else {}))
         return
     _print_report(report)
     if newest:
         echo("")
-        _print_blocks(newest)
+        print_rows(newest, _BLOCK_COLUMNS)
 
 
 def _verify(settings: Settings, *, delete: bool, as_json: bool) -> None:
     """Read and check every block; exit code 1 if one does not match its name."""
+    from ops.cli.log.log_options import progress_bar
+
     root = settings.cache_dir
     found = _overview(settings)
     bad: list[tuple[BlockInfo, Rejected]] = []
-    with _progress("verifying", found.size_bytes) as advance:
-        for info, rejected in maintenance.verify(root, found.blocks):
+    with progress_bar("verifying") as report_done:
+        for done, (info, rejected) in enumerate(maintenance.verify(root, found.blocks), 1):
             if rejected is not None:
                 bad.append((info, rejected))
-            advance(info.size_bytes)
+            if report_done is not None:
+                report_done(done, len(found.blocks))
     if delete:
         _delete(root, [info for info, _ in bad])
     if as_json:
@@ -98,7 +97,7 @@ def _verify(settings: Settings, *, delete: bool, as_json: bool) -> None:
         for info, why in bad:
             echo(f"{info.hash.hex()}  {why.reason}: {why.detail}")
         good = len(found.blocks) - len(bad)
-        echo(f"{good:,} of {len(found.blocks):,} blocks verify ({_size(found.size_bytes)})")
+        echo(f"{good:,} of {len(found.blocks):,} blocks verify ({size_text(found.size_bytes)})")
     if bad:
         raise typer.Exit(int(ExitCode.FAILED))
 
@@ -144,7 +143,7 @@ def gc(
     verb = "would delete" if dry_run else "deleted"
     reasons = ", ".join(f"{len(blocks):,} for {reason}" for reason, blocks in plan.items())
     echo(f"{verb} {len(doomed):,} blocks ({reasons}) and {len(found.leftovers):,} leftovers")
-    echo(f"{_size(freed_bytes)} freed, {_size(found.size_bytes - freed_bytes)} left")
+    echo(f"{size_text(freed_bytes)} freed, {size_text(found.size_bytes - freed_bytes)} left")
 
 
 def _overview(settings: Settings) -> Overview:
@@ -192,26 +191,15 @@ def _print_report(report: dict[str, Any]) -> None:
     print_pairs(
         [
             ("directory", report["dir"]),
-            ("size", f"{_size(report['size_bytes'])} of {_size(report['budget_bytes'])}"),
+            ("size", f"{size_text(report['size_bytes'])} of {size_text(report['budget_bytes'])}"),
             ("blocks", f"{report['blocks']:,} ({report['orphans']:,} out of reach)"),
             ("leftovers", f"{report['leftovers']:,}"),
             ("foreign files", f"{report['foreign']:,}"),
         ]
     )
-    rows = [
-        (
-            model["model"],
-            f"checkpoints of {model['checkpoints_of']}" if model["checkpoints_of"] else "blocks",
-            f"{model['blocks']:,}",
-            f"{model['tokens']:,}",
-            _size(model["size_bytes"]),
-            model["used_at"],
-        )
-        for model in report["models"]
-    ]
-    if rows:
+    if report["models"]:
         echo("")
-        print_table(("model", "kind", "files", "tokens", "size", "last used"), rows)
+        print_rows(report["models"], _MODEL_COLUMNS)
 
 
 def _block(block: BlockInfo) -> dict[str, Any]:
@@ -225,45 +213,26 @@ def _block(block: BlockInfo) -> dict[str, Any]:
     }
 
 
-def _print_blocks(blocks: Sequence[BlockInfo]) -> None:
-    rows = [
-        (
-            block.hash.hex()[:_HASH_CHARS],
-            block.parent.hex()[:_HASH_CHARS] if block.parent else "-",
-            block.model,
-            str(block.tokens),
-            _size(block.size_bytes),
-            _instant(block.used_ns),
-        )
-        for block in blocks
-    ]
-    print_table(("block", "after", "model", "tokens", "size", "last used"), rows)
-
-
 def _instant(time_ns: int) -> str:
     return datetime.fromtimestamp(time_ns // 10**9, UTC).isoformat().replace("+00:00", "Z")
 
 
-def _size(size_bytes: int) -> str:
-    size = float(size_bytes)
-    for unit in _UNITS:
-        if size < 1000 or unit == _UNITS[-1]:  # noqa: PLR2004 - the units are powers of a thousand
-            break
-        size /= 1000
-    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-
-
-@contextmanager
-def _progress(title: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
-    """Yield a function that advances a progress bar on a terminal, else a no-op."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda _: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(title, total=total_bytes)
-        yield lambda size_bytes: bar.advance(task, size_bytes)
+_MODEL_COLUMNS: Final[Columns] = {
+    "model": "model",
+    "kind": lambda row: f"checkpoints of {name}" if (name := row["checkpoints_of"]) else "blocks",
+    "files": lambda row: f"{row['blocks']:,}",
+    "tokens": lambda row: f"{row['tokens']:,}",
+    "size": lambda row: size_text(row["size_bytes"]),
+    "last used": "used_at",
+}
+_BLOCK_COLUMNS: Final[Columns] = {
+    "block": lambda row: row["hash"][:_HASH_CHARS],
+    "after": lambda row: (row["parent"] or "-")[:_HASH_CHARS],
+    "model": "model",
+    "tokens": "tokens",
+    "size": lambda row: size_text(row["size_bytes"]),
+    "last used": "used_at",
+}
 
 
 #: The commands of the group, by name.

@@ -132,7 +132,7 @@ def _of_file(path: Path, *, is_required: bool) -> dict[str, Any]:
         if isinstance(error, FileNotFoundError) and not is_required:
             return {}
         raise _LeftToSettings from error
-    import tomllib  # noqa: PLC0415 - most machines have no such file
+    import tomllib
 
     try:
         values = tomllib.loads(text.decode())
@@ -204,7 +204,7 @@ def ask_if_running(path: str, data_dir: Path | None) -> Any | None:  # noqa: ANN
 
 def has_log(data_dir: Path | None) -> bool:
     """Whether the settings name a log that can be read without a service."""
-    from ops.log.database import database_file  # noqa: PLC0415 - most commands ask the service
+    from ops.log.database import database_file
 
     file = database_file(settings_or_exit(overrides(data_dir=data_dir)).log_url)
     return file is None or file.exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as jsonlib
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -13,15 +14,24 @@ import typer
 
 from domain.values import JobStatus
 from ops.cli.client import ask, ask_if_running, follow, service
-from ops.cli.log.as_of import AsOfOption, log_if_any, print_past_job, print_past_jobs
+from ops.cli.log.as_of import AsOfOption, log_if_any, past_jobs, past_pairs, place_of
 from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
-from ops.cli.output import ProgressLine, echo, echo_data, print_json, print_pairs, print_table
+from ops.cli.output import (
+    Columns,
+    ProgressLine,
+    echo,
+    echo_data,
+    print_json,
+    print_page,
+    print_pairs,
+)
 from ops.cli.webhooks import webhook_line
 from ops.clients.http_client import HttpClient
 from ops.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from domain.audit.timeline import RelatedJob, Timeline
+    from domain.job.state import Job
 
 
 Prompt = Annotated[str, typer.Argument(help="What to ask; - reads it from stdin.")]
@@ -129,29 +139,34 @@ def list_jobs(
     query += [("status", status.value)] if status else []
     page = None if as_of else ask_if_running(f"/v1/jobs?{urlencode(query)}", data_dir)
     if page is None:
-        from domain.job.listing import JobFilter  # noqa: PLC0415 - most commands ask the service
+        from domain.job.listing import JobFilter
 
-        wanted = JobFilter(status=status, labels=tuple(tag or ()))
-        print_past_jobs(as_of, wanted, limit=limit, as_json=json, data_dir=data_dir)
-        return
-    if json:
-        print_json(page, ascii_only=False)
-        return
-    rows = [
-        (
-            job["id"],
-            job["status"],
-            job["model"],
-            job["protocol"],
-            str(job["usage"]["completion_tokens"]),
-            job["created_at"][:19],
-            _expected(job),
-        )
-        for job in page["data"]
-    ]
-    print_table(("job", "status", "model", "protocol", "tokens", "created", "expected"), rows)
-    if page["has_more"]:
-        echo("there are older ones: raise --limit", err=True)
+        past, wanted = past_jobs(as_of, data_dir), JobFilter(status=status, labels=tuple(tag or ()))
+        found = [job for job in past.jobs if wanted.fits(job)]
+        rows = [asdict(job) if json else _as_shown(job) for job in found[:limit]]
+        page = {**place_of(past), "data": rows, "has_more": len(found) > limit}
+    columns: Columns = {
+        "job": "id",
+        "status": "status",
+        "model": "model",
+        "protocol": "protocol",
+        "tokens": lambda job: str(job["usage"]["completion_tokens"]),
+        "created": lambda job: job["created_at"][:19],
+        "expected": _expected,
+    }
+    print_page(page, columns, as_json=json)
+
+
+def _as_shown(job: Job) -> dict[str, Any]:
+    """Return a job of the log with the members that the service has; its answer is a payload."""
+    asked = asdict(job.submitted)
+    return {
+        **asked,
+        **asdict(job),
+        "agent_id": asked["agent"],
+        "error": {"message": job.error_message or ""} if job.error else None,
+        "output": None,
+    }
 
 
 def show(
@@ -182,7 +197,14 @@ def show(
         return
     shown = None if as_of else ask_if_running(f"/v1/jobs/{job}", data_dir)
     if shown is None:
-        print_past_job(job, as_of, as_json=json, data_dir=data_dir)
+        past = past_jobs(as_of, data_dir)
+        found = next((one for one in past.jobs if one.id == job), None)
+        if found is None:
+            fail(f"there was no job {job} at position {past.head.position}", ExitCode.FAILED)
+        if json:
+            echo(jsonlib.dumps({**place_of(past), **asdict(found)}))
+            return
+        _print_job(_as_shown(found), as_json=False, place=past_pairs(past)[:1])
         return
     _print_job(shown, as_json=json)
 
@@ -229,16 +251,13 @@ def _act(
         return
     body = {"filter": {"tags": tags}, "dry_run": dry_run}
     report = ask("POST", f"/v1/jobs:{action}", data_dir, json=body)
-    if as_json:
-        print_json(report, ascii_only=False)
-        return
-    rows = [
-        (row["id"], row["status"], row["result"], (row["error"] or {}).get("message", ""))
-        for row in report["data"]
-    ]
-    print_table(("job", "status", "result", "error"), rows)
-    if report["has_more"]:
-        echo("there are more: repeat the command", err=True)
+    columns: Columns = {
+        "job": "id",
+        "status": "status",
+        "result": "result",
+        "error": lambda row: (row["error"] or {}).get("message", ""),
+    }
+    print_page(report, columns, as_json=as_json, more="there are more: repeat the command")
 
 
 def _follow(job: str, *, as_json: bool, data_dir: Path | None) -> None:
@@ -257,15 +276,19 @@ def _follow(job: str, *, as_json: bool, data_dir: Path | None) -> None:
         fail(last["message"], ExitCode.FAILED)
 
 
-def _print_job(job: dict[str, Any], *, as_json: bool) -> None:
+def _print_job(
+    job: dict[str, Any], *, as_json: bool, place: Sequence[tuple[str, str]] = ()
+) -> None:
     if as_json:
         print_json(job, ascii_only=False)
         return
     usage, timings = job["usage"], job["timings"]
     pairs = [
+        *place,
         ("job", job["id"]),
         ("status", job["status"]),
         ("model", job["model"]),
+        ("agent", job.get("agent_id") or ""),
         ("answered by", job.get("answered_by") or ""),
         ("attempt", str(job["attempt"])),
         ("created", job["created_at"]),
@@ -321,7 +344,7 @@ _AFTER_WIDTH = 12
 
 def _print_story(job: str, *, as_json: bool, data_dir: Path | None) -> None:
     """Print the timeline of a job; the log is enough, no service is needed."""
-    from domain.errors import SemanticError  # noqa: PLC0415 - most commands ask the service
+    from domain.errors import SemanticError
 
     try:
         story = _story(job, data_dir)
@@ -345,11 +368,11 @@ _Story = tuple["Timeline", tuple["RelatedJob", ...], tuple["RelatedJob", ...]]
 
 
 def _story(job: str, data_dir: Path | None) -> _Story | None:
-    from domain.audit import timeline  # noqa: PLC0415 - most commands ask the service
-    from domain.values import JobId  # noqa: PLC0415 - most commands ask the service
-    from ops.log.archives import archived_stream  # noqa: PLC0415 - most commands ask the service
-    from ops.log.projections.jobs import SqlJobViews  # noqa: PLC0415 - of the log alone
-    from ops.log.reader import LogReader  # noqa: PLC0415 - most commands ask the service
+    from domain.audit import timeline
+    from domain.values import JobId
+    from ops.log.archives import archived_stream
+    from ops.log.projections.jobs import SqlJobViews
+    from ops.log.reader import LogReader
 
     url = settings_or_exit(overrides(data_dir=data_dir)).log_url
     with log_if_any(url) as engine:
@@ -366,7 +389,7 @@ def _story(job: str, data_dir: Path | None) -> _Story | None:
 
 
 def _lines(story: Timeline) -> list[str]:
-    from domain.audit.timeline import show_duration  # noqa: PLC0415 - most commands ask the service
+    from domain.audit.timeline import show_duration
 
     lines = [f"{story.job}, accepted {story.steps[0].at[:19].replace('T', ' ')} UTC"]
     for step in story.steps:

@@ -156,7 +156,7 @@ def _absent() -> None:
 def _print_version(asked: bool) -> None:
     if not asked:
         return
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - keeps --help fast
+    from importlib.metadata import PackageNotFoundError, version
 
     try:
         echo(f"semantic {version('semantic')}")

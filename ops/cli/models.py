@@ -13,7 +13,7 @@ from domain.kv.plan import AGENTS_DEFAULT, size_text
 from domain.model.registry import ModelKind, Pooling
 from ops.cli.client import access_or_exit, client_of, service
 from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
-from ops.cli.output import ability_pairs, echo, print_json, print_pairs, print_table
+from ops.cli.output import Columns, ability_pairs, echo, print_json, print_page, print_pairs
 from ops.cli.plan import memory_or_exit, plan
 from ops.clients.http_client import HTTP_NOT_FOUND, HttpClient, Refused, Unreachable
 from ops.exit_codes import ExitCode
@@ -114,22 +114,16 @@ def ls(json: Json = False, data_dir: DataDir = None) -> None:
     not. failed: its last load failed. Works with and without a running service.
     """
     found = _summaries(data_dir)
-    if json:
-        print_json(found)
-        return
-    rows = [
-        (
-            model["name"],
-            model["state"],
-            _size(model["size_bytes"]),
-            _tokens(model["context_length"]),
-            ", ".join(model["aliases"]) or "-",
-            model["source"] or "another machine",
-        )
-        for model in found["data"]
-    ]
-    print_table(("name", "state", "size", "context", "aliases", "source"), rows)
-    if found["follow"]:
+    columns: Columns = {
+        "name": "name",
+        "state": "state",
+        "size": lambda model: _size(model["size_bytes"]),
+        "context": lambda model: _tokens(model["context_length"]),
+        "aliases": lambda model: ", ".join(model["aliases"]) or "-",
+        "source": lambda model: model["source"] or "another machine",
+    }
+    print_page(found, columns, as_json=json)
+    if found["follow"] and not json:
         echo(f"\nThe loaded model also answers to: {', '.join(found['follow'])}")
 
 
@@ -200,18 +194,12 @@ def _asked(data_dir: Path | None) -> ModelSummaries | None:
 
 
 def _found_here(settings: Settings) -> ModelSummaries:
-    from domain.model.registry import ModelStock  # noqa: PLC0415 - keeps --help fast
-    from ops.log.database import reader_engine  # noqa: PLC0415 - keeps --help fast
-    from ops.log.migrate import current  # noqa: PLC0415 - keeps --help fast
-    from ops.log.reader import LogReader  # noqa: PLC0415 - keeps --help fast
-    from ops.models.hub_cache import (  # noqa: PLC0415 - keeps --help fast
-        cached_ids,
-        inspect_files,
-    )
-    from ops.models.registry import (  # noqa: PLC0415 - keeps --help fast
-        model_registry,
-        model_summaries,
-    )
+    from domain.model.registry import ModelStock
+    from ops.log.database import reader_engine
+    from ops.log.migrate import current
+    from ops.log.reader import LogReader
+    from ops.models.hub_cache import cached_ids, inspect_files
+    from ops.models.registry import model_registry, model_summaries
 
     registry = model_registry(settings, cached_ids())
     has_log = current(settings.log_url) is not None
@@ -247,24 +235,22 @@ def suggest(
 
     The sizes are those of models plan. Needs neither a service nor the hub.
     """
-    from ops.models.hub_cache import cached_ids  # noqa: PLC0415 - keeps --help fast
-    from ops.models.suggest import suggestions  # noqa: PLC0415 - keeps --help fast
+    from ops.models.hub_cache import cached_ids
+    from ops.models.suggest import suggestions
 
     found = suggestions(cached_ids(), None if memory is None else memory_or_exit(memory))
+    columns: Columns = {
+        "model": "id",
+        "weights": lambda one: _size(one["weights_bytes"]),
+        "contexts": lambda one: (
+            f"{one['contexts']} of {AGENTS_DEFAULT}" if one["contexts"] else "does not fit"
+        ),
+        "files": lambda one: "here" if one["is_here"] else "-",
+        "good for": "good_for",
+    }
+    print_page(found, columns, as_json=json)
     if json:
-        print_json(found)
         return
-    rows = [
-        (
-            one["id"],
-            _size(one["weights_bytes"]),
-            f"{one['contexts']} of {AGENTS_DEFAULT}" if one["contexts"] else "does not fit",
-            "here" if one["is_here"] else "-",
-            one["good_for"],
-        )
-        for one in found["data"]
-    ]
-    print_table(("model", "weights", "contexts", "files", "good for"), rows)
     usable, whole = size_text(found["usable_bytes"]), size_text(found["memory_bytes"])
     echo(f"\n{usable} of {whole} usable; next: semantic models pull MODEL")
 
@@ -301,8 +287,8 @@ def add(
     model within seconds. The sampling options are defaults for requests that
     leave them open.
     """
-    from ops.models.config_file import NotEditable, add_table  # noqa: PLC0415 - keeps --help fast
-    from ops.settings.places import user_config_file  # noqa: PLC0415 - keeps --help fast
+    from ops.models.config_file import NotEditable, add_table
+    from ops.settings.places import user_config_file
 
     sampling = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p}
     values = _given(
@@ -334,12 +320,8 @@ def rm(name: Name) -> None:
 
     A worker that serves it goes on until the next swap.
     """
-    from ops.models.config_file import (  # noqa: PLC0415 - keeps --help fast
-        NotEditable,
-        remove_table,
-        tables_of,
-    )
-    from ops.settings.places import user_config_file  # noqa: PLC0415 - keeps --help fast
+    from ops.models.config_file import NotEditable, remove_table, tables_of
+    from ops.settings.places import user_config_file
 
     settings = settings_or_exit(overrides())
     try:
@@ -353,7 +335,7 @@ def rm(name: Name) -> None:
 
 def _absolute(source: str) -> str:
     """Return a directory with its whole path, since a service runs elsewhere."""
-    from pathlib import Path  # noqa: PLC0415 - beside its only use
+    from pathlib import Path
 
     path = Path(source).expanduser()
     return str(path.absolute()) if path.is_dir() else source
@@ -361,12 +343,9 @@ def _absolute(source: str) -> str:
 
 def _check(settings: Settings, name: str, values: Mapping[str, Any]) -> None:
     """Exit with one line for each fault that the new table would have."""
-    from pydantic import ValidationError  # noqa: PLC0415 - keeps --help fast
+    from pydantic import ValidationError
 
-    from ops.settings.models import (  # noqa: PLC0415 - keeps --help fast
-        ModelsSettings,
-        refuse_repeated_names,
-    )
+    from ops.settings.models import ModelsSettings, refuse_repeated_names
 
     tables = {key: table.model_dump() for key, table in settings.models.tables.items()}
     try:
@@ -388,7 +367,7 @@ def _fail_missing(settings: Settings, name: str) -> NoReturn:
 
 
 def _origin(settings: Settings, name: str) -> str:
-    from ops.cli.service.config import origins  # noqa: PLC0415 - keeps --help fast
+    from ops.cli.service.config import origins
 
     wanted = f"models.{name}.source"
     found = (origin.origin for origin in origins(settings, {}) if origin.name == wanted)
@@ -418,7 +397,7 @@ def pull(
     Checks the free space first. After an interruption, a further pull continues
     where this one ended. Uses HF_TOKEN, HF_ENDPOINT and HF_HOME.
     """
-    from ops.models.pull import PullFailed, find_on_hub  # noqa: PLC0415 - keeps --help fast
+    from ops.models.pull import PullFailed, find_on_hub
 
     entry = _entry(settings_or_exit(overrides()), name)
     try:
@@ -438,9 +417,9 @@ def pull(
 
 def _entry(settings: Settings, name: str) -> ModelEntry:
     """Return the registered model of a name, or one for a hub id; else exit."""
-    from domain.model.registry import ModelEntry  # noqa: PLC0415 - keeps --help fast
-    from ops.models.hub_cache import is_hub_id  # noqa: PLC0415 - keeps --help fast
-    from ops.models.registry import model_registry  # noqa: PLC0415 - keeps --help fast
+    from domain.model.registry import ModelEntry
+    from ops.models.hub_cache import is_hub_id
+    from ops.models.registry import model_registry
 
     registry = model_registry(settings)
     entry = registry.get(name) or ModelEntry(name=name, source=name)
@@ -453,8 +432,8 @@ def _entry(settings: Settings, name: str) -> ModelEntry:
 
 
 def _download(model: HubModel) -> Path:
-    from rich.console import Console  # noqa: PLC0415 - keeps --help fast
-    from rich.progress import (  # noqa: PLC0415 - keeps --help fast
+    from rich.console import Console
+    from rich.progress import (
         BarColumn,
         DownloadColumn,
         Progress,
@@ -462,7 +441,7 @@ def _download(model: HubModel) -> Path:
         TransferSpeedColumn,
     )
 
-    from ops.models.pull import pull as fetch  # noqa: PLC0415 - keeps --help fast
+    from ops.models.pull import pull as fetch
 
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:

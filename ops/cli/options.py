@@ -69,10 +69,10 @@ def settings_or_exit(given: dict[str, Any]) -> Settings:
     No file of the working directory is read, except where ``given`` has one from
     ``with_directory_file``.
     """
-    from pydantic import ValidationError  # noqa: PLC0415 - keeps --help fast
-    from pydantic_settings import SettingsError  # noqa: PLC0415 - keeps --help fast
+    from pydantic import ValidationError
+    from pydantic_settings import SettingsError
 
-    from ops.settings.settings import load_settings  # noqa: PLC0415 - keeps --help fast
+    from ops.settings.settings import load_settings
 
     try:
         return load_settings(**given)
@@ -105,7 +105,7 @@ def directory_file(given: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str,
     Args:
         given: Options as settings; a file that they or the environment name takes its place.
     """
-    from ops.settings.trusted_files import DIRECTORY_FILE, read_directory  # noqa: PLC0415 - most commands need none
+    from ops.settings.trusted_files import DIRECTORY_FILE, read_directory
 
     variables = (value for name, value in os.environ.items() if name.upper() == _CONFIG_ENV)
     if given.get("config") or any(variables):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import typer
@@ -24,6 +24,14 @@ def echo(text: str, *, err: bool = False) -> None:
 def print_json(value: object, *, ascii_only: bool = True) -> None:
     """Print a value as JSON of several lines."""
     echo(json.dumps(value, indent=2, ensure_ascii=ascii_only))
+
+
+def print_answer(value: object, text: str, *, as_json: bool) -> None:
+    """Print what a request has done, as JSON or in a sentence."""
+    if as_json:
+        print_json(value, ascii_only=False)
+    else:
+        echo(text)
 
 
 def echo_data(text: str) -> None:
@@ -96,6 +104,38 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for line in lines:
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
         echo(_GAP.join(cells).rstrip())
+
+
+#: What a table has under each of its headings: a member of a row, or a text that is made of it.
+Columns = Mapping[str, str | Callable[[Any], str]]
+
+
+def print_rows(rows: Iterable[Any], columns: Columns) -> None:
+    """Print JSON objects as a table; ``null`` is an empty cell."""
+    print_table(
+        tuple(columns), [[_cell(row, column) for column in columns.values()] for row in rows]
+    )
+
+
+def _cell(row: Mapping[str, Any], column: str | Callable[[Any], str]) -> str:
+    value = row[column] if isinstance(column, str) else column(row)
+    return "" if value is None else str(value)
+
+
+def print_page(
+    page: Mapping[str, Any],
+    columns: Columns,
+    *,
+    as_json: bool,
+    more: str = "there are older ones: raise --limit",
+) -> None:
+    """Print a page of rows as JSON, or as a table; ``more``: how to see the others."""
+    if as_json:
+        print_json(page, ascii_only=False)
+        return
+    print_rows(page["data"], columns)
+    if page.get("has_more"):
+        echo(more, err=True)
 
 
 def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:

@@ -137,9 +137,9 @@ def plan(
 
 def _registered(settings: Settings, model: str) -> tuple[str, int]:
     """Return the source of a registered model and its bits; other texts are sources already."""
-    from domain.model.registry import ModelEntry  # noqa: PLC0415 - ls asks the service
-    from ops.models.hub_cache import why_not_found  # noqa: PLC0415 - ls asks the service
-    from ops.models.registry import model_registry  # noqa: PLC0415 - ls asks the service
+    from domain.model.registry import ModelEntry
+    from ops.models.hub_cache import why_not_found
+    from ops.models.registry import model_registry
 
     entry = model_registry(settings).get(model)
     if entry is None:
@@ -160,10 +160,7 @@ def memory_or_exit(text: str) -> int:
 
 def _planned(settings: Settings, request: dict[str, Any]) -> dict[str, Any]:
     """Return the plan from ``worker.plan``, a process: ``ops`` must not import ``worker``."""
-    from ops.supervisor.parts import (  # noqa: PLC0415 - ls asks the service
-        child_environment,
-        module_argv,
-    )
+    from ops.supervisor.parts import child_environment, module_argv
 
     environment = child_environment(os.environ, settings, {"HF_HUB_DISABLE_PROGRESS_BARS": "1"})
     try:

@@ -25,7 +25,7 @@ from ops.cli.options import (
     overrides,
     parse_instant,
 )
-from ops.cli.output import echo, print_json, print_pairs, print_table
+from ops.cli.output import Columns, echo, print_json, print_pairs, print_rows, print_table
 from ops.exit_codes import ExitCode
 from ops.liveness.line_child import LineChild
 from ops.log.admin.archive import open_as_of
@@ -59,18 +59,15 @@ def print_replayed(result: dict[str, Any]) -> None:
 
 def print_table_of(results: Sequence[dict[str, Any]]) -> None:
     """Print the replay results of many jobs and the number of each kind."""
-    rows = [
-        (
-            result["job"],
-            result["verdict"],
-            f"{result['tokens']:,}",
-            str(result["attempts"] or ""),
-            f"{result['took_ms'] / 1000:,.1f} s" if result["took_ms"] else "",
-            _note(result),
-        )
-        for result in results
-    ]
-    print_table(("job", "verdict", "tokens", "attempts", "took", "note"), rows)
+    columns: Columns = {
+        "job": "job",
+        "verdict": "verdict",
+        "tokens": lambda result: f"{result['tokens']:,}",
+        "attempts": lambda result: str(result["attempts"] or ""),
+        "took": lambda result: f"{result['took_ms'] / 1000:,.1f} s" if result["took_ms"] else "",
+        "note": _note,
+    }
+    print_rows(results, columns)
     verdicts = [result["verdict"] for result in results]
     counts = [f"{verdicts.count(name)} {name}" for name in dict.fromkeys(verdicts)]
     echo(", ".join(counts) or "no completed jobs")

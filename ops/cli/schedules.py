@@ -10,7 +10,7 @@ import typer
 
 from ops.cli.client import ask, service
 from ops.cli.options import DataDir, Json, fail
-from ops.cli.output import echo, print_json, print_table
+from ops.cli.output import Columns, print_answer, print_page
 from ops.clients.http_client import HttpClient
 from ops.exit_codes import ExitCode
 
@@ -21,23 +21,16 @@ _ZONES: Final = "/zoneinfo/"
 
 def list_schedules(json: Json = False, data_dir: DataDir = None) -> None:
     """List the schedules with their next and their latest instant."""
-    found = ask("GET", "/v1/schedules", data_dir)
-    if json:
-        print_json(found, ascii_only=False)
-        return
-    rows = [
-        (
-            one["name"],
-            one["status"],
-            one["cron"],
-            one["timezone"],
-            one["next_at"] or "",
-            (one["last"] or {}).get("job", ""),
-            _missed(one),
-        )
-        for one in found["data"]
-    ]
-    print_table(("name", "status", "cron", "zone", "next", "latest job", "missed"), rows)
+    columns: Columns = {
+        "name": "name",
+        "status": "status",
+        "cron": "cron",
+        "zone": "timezone",
+        "next": "next_at",
+        "latest job": lambda one: (one["last"] or {}).get("job", ""),
+        "missed": _missed,
+    }
+    print_page(ask("GET", "/v1/schedules", data_dir), columns, as_json=json)
 
 
 def add(
@@ -64,10 +57,7 @@ def add(
     missed = "skip" if skip_missed else "once"
     body = {"name": name, "cron": cron, "timezone": zone, "missed": missed, "job": job}
     added = ask("POST", "/v1/schedules", data_dir, json=body)
-    if json:
-        print_json(added, ascii_only=False)
-    else:
-        echo(f"{added['id']} begins at {added['next_at']}")
+    print_answer(added, f"{added['id']} begins at {added['next_at']}", as_json=json)
 
 
 def remove(schedule: ScheduleArgument, json: Json = False, data_dir: DataDir = None) -> None:
@@ -93,11 +83,8 @@ def _change(
 ) -> None:
     with service(data_dir) as client:
         changed = client.ask(method, f"/v1/schedules/{_id_of(client, schedule)}{action}")
-    if as_json:
-        print_json(changed, ascii_only=False)
-    else:
-        state = "removed" if changed.get("deleted") else changed["status"]
-        echo(f"{changed['id']} is {state}")
+    state = "removed" if changed.get("deleted") else changed["status"]
+    print_answer(changed, f"{changed['id']} is {state}", as_json=as_json)
 
 
 def _id_of(client: HttpClient, schedule: str) -> str:

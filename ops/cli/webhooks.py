@@ -10,7 +10,7 @@ import typer
 from domain.webhook.delivery import WebhookState
 from ops.cli.client import ask
 from ops.cli.options import DataDir, Json, fail, operator_settings, overrides
-from ops.cli.output import echo, print_json, print_table
+from ops.cli.output import Columns, print_answer, print_page
 from ops.exit_codes import ExitCode
 
 WebhookArgument = Annotated[str, typer.Argument(metavar="WEBHOOK", help="The webhook's id.")]
@@ -34,50 +34,35 @@ def list_webhooks(
         _print_secret(as_json=json, data_dir=data_dir)
         return
     query = {"limit": str(limit)} | ({"state": state.value} if state else {})
-    page = ask("GET", "/v1/webhooks", data_dir, params=query)
-    if json:
-        print_json(page, ascii_only=False)
-        return
-    rows = [
-        (
-            webhook["id"],
-            webhook["type"],
-            webhook["state"],
-            str(webhook["attempts"]),
-            str(webhook["status"] or ""),
-            (webhook["next_attempt_at"] or "")[:19],
-            webhook["url"],
-            webhook["error"] or "",
-        )
-        for webhook in page["data"]
-    ]
-    print_table(("webhook", "event", "state", "tries", "http", "next try", "url", "error"), rows)
-    if page["has_more"]:
-        echo("there are older ones: raise --limit", err=True)
+    columns: Columns = {
+        "webhook": "id",
+        "event": "type",
+        "state": "state",
+        "tries": "attempts",
+        "http": "status",
+        "next try": lambda webhook: (webhook["next_attempt_at"] or "")[:19],
+        "url": "url",
+        "error": "error",
+    }
+    print_page(ask("GET", "/v1/webhooks", data_dir, params=query), columns, as_json=json)
 
 
 def retry(webhook: WebhookArgument, json: Json = False, data_dir: DataDir = None) -> None:
     """Send a webhook again at once, with all its attempts."""
     shown = ask("POST", f"/v1/webhooks/{webhook}/retry", data_dir)
-    if json:
-        print_json(shown, ascii_only=False)
-    else:
-        echo(f"{shown['id']} goes to {shown['url']} again")
+    print_answer(shown, f"{shown['id']} goes to {shown['url']} again", as_json=json)
 
 
 def _print_secret(*, as_json: bool, data_dir: Path | None) -> None:
-    from domain.errors import SemanticError  # noqa: PLC0415 - keeps --help fast
-    from ops.webhooks.sender import webhook_secret  # noqa: PLC0415 - keeps --help fast
+    from domain.errors import SemanticError
+    from ops.webhooks.sender import webhook_secret
 
     settings = operator_settings(overrides(data_dir=data_dir))
     try:
         text = webhook_secret(settings.webhooks, settings.data_dir)
     except SemanticError as error:
         fail(error.message, ExitCode.FAILED)
-    if as_json:
-        print_json({"secrets": text.split()}, ascii_only=False)
-    else:
-        echo(text)
+    print_answer({"secrets": text.split()}, text, as_json=as_json)
 
 
 def webhook_line(webhook: dict[str, Any]) -> str:

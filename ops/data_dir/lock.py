@@ -21,8 +21,6 @@ _POLL_S = 0.05
 class DataDirLocked(Conflict):
     """Another process holds the lock; ``pid`` is ``None`` if its pid is not written yet."""
 
-    code = "data_dir_locked"
-
     def __init__(self, path: Path, pid: int | None) -> None:
         holder = "another process" if pid is None else f"process {pid}"
         super().__init__(f"{path.parent} is in use: {holder} holds {path.name}")

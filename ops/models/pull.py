@@ -49,8 +49,6 @@ OnBytes = Callable[[int], None]
 class PullFailed(SemanticError):
     """A model could not be downloaded; the message has the reason."""
 
-    code = "pull_failed"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubFile:

@@ -38,7 +38,7 @@ def test_functions_on_all_threads_count_and_imports_do_not() -> None:
             thread = threading.Thread(target=lambda: rfc3339(SystemClock().now()))
             thread.start()
             thread.join()
-            runpy.run_path(str(ROOT / "domain" / "errors.py"))
+            runpy.run_path(str(ROOT / "domain" / "ports.py"))
         SystemClock().monotonic()
     finally:
         recorder.close()

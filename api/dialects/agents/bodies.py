@@ -101,16 +101,6 @@ class AgentMessage(TypedDict):
     tool_call_id: NotRequired[str]
 
 
-class AgentMessages(TypedDict):
-    """A whole conversation, inherited turns included.
-
-    The answer of the last turn is missing while it is open, and partial if it was stopped.
-    """
-
-    object: Literal["list"]
-    data: list[AgentMessage]
-
-
 class AgentMisses(TypedDict):
     """Saved contexts that were computed again, by cause."""
 

@@ -18,7 +18,6 @@ from api.dialects.agents.bodies import (
     AgentContextMaps,
     AgentLinks,
     AgentMessage,
-    AgentMessages,
     AgentMisses,
     AgentObject,
     AgentTurn,
@@ -42,6 +41,7 @@ from api.http.messages import (
     JOB_HEADER,
     Deleted,
     NewestPage,
+    Objects,
     Reply,
     Request,
     StreamReply,
@@ -129,8 +129,11 @@ def get_agent(app: App, request: Request) -> Reply:
     return _agent_reply(app.agent_records.load(_agent_id(request)), app)
 
 
-def list_agent_messages(app: App, request: Request) -> AgentMessages:
-    """Return the conversation of an agent, inherited turns included."""
+def list_agent_messages(app: App, request: Request) -> Objects[AgentMessage]:
+    """Return the conversation of an agent, inherited turns included.
+
+    The answer of the last turn is missing while it is open, and partial if it was stopped.
+    """
     agent = app.agent_records.load(_agent_id(request))
     messages = app.agent_records.conversation(agent)
     job: str | None = agent.last or agent.base

@@ -39,7 +39,7 @@ from api.dialects.compaction import default_threshold, stream_behind, summarize,
 from api.dialects.generate import USER_TURN, answer_open, generation, run_count
 from api.generation import ParsedRequest
 from api.http.bodies import parse_body
-from api.http.messages import Access, Caller, Reply, Request, StreamReply, json_reply
+from api.http.messages import Access, Caller, Reply, Request, StreamReply
 from api.http.operation import Operation, for_further_job
 from api.http.sse import Frame
 from api.streaming.answers import abandoned_on_error
@@ -217,12 +217,12 @@ async def _previous_of(app: App, request: Request, message_id: str | None) -> Jo
     return None if view is None else view.id
 
 
-async def count_tokens(app: App, request: Request) -> Reply:
+async def count_tokens(app: App, request: Request) -> TokenCount:
     """Count the tokens of the prompt of a request.
 
     A generation reports the same number.
     """
-    return json_reply(await run_count(app, request, partial(_count, app, request)))
+    return await run_count(app, request, partial(_count, app, request))
 
 
 def _counter_of(app: App, caller: Caller, parsed: ParsedRequest) -> Count:
@@ -264,7 +264,6 @@ MESSAGE_OPERATIONS: Final = (
         count_tokens,
         body=CountBody,
         example={"model": "semantic-demo", "messages": [USER_TURN]},
-        reply=TokenCount,
         access=Access.READ,
         responses={429: "Too many prompts wait to be counted"},
     ),

@@ -200,6 +200,9 @@ def batch_progress(batch: Batch, app: App) -> BatchCounts:
     }
 
 
+_ENDS: Final = ("succeeded", "errored", "canceled", "expired")
+
+
 def batch_message(batch: Batch) -> dict[str, Any]:
     """Return the body of a message about a batch; both dialects share it."""
     is_anthropic = batch.facts.protocol == ANTHROPIC
@@ -211,12 +214,7 @@ def batch_message(batch: Batch) -> dict[str, Any]:
         "status": batch_event(batch).removeprefix("batch."),
         "endpoint": batch.facts.endpoint,
         "lines": batch.facts.lines,
-        "counts": {
-            "succeeded": counts.succeeded,
-            "errored": counts.errored,
-            "canceled": counts.canceled,
-            "expired": counts.expired,
-        },
+        "counts": {name: getattr(counts, name) for name in _ENDS},
         "created_at": batch.created_at,
         "ended_at": batch.ended_at,
         "links": {"self": f"/v1/{'messages/' if is_anthropic else ''}batches/{name}"},

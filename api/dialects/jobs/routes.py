@@ -259,12 +259,12 @@ def retry_job(app: App, request: Request) -> Reply:
     return json_reply(job, status=202, headers=headers)
 
 
-def cancel_jobs(app: App, request: Request) -> Reply:
+def cancel_jobs(app: App, request: Request) -> BulkReport:
     """Cancel the open jobs of a filter, or list them."""
     return _change_all(app, request, BulkChange.cancel)
 
 
-def retry_jobs(app: App, request: Request) -> Reply:
+def retry_jobs(app: App, request: Request) -> BulkReport:
     """Enqueue the jobs of a filter again that ended without an answer, or list them."""
     return _change_all(app, request, BulkChange.retry)
 
@@ -273,7 +273,7 @@ def _change_all(
     app: App,
     request: Request,
     change: Callable[[BulkChange, JobFilter], tuple[list[BulkStep], bool]],
-) -> Reply:
+) -> BulkReport:
     """Do the same with each job of a filter; a broken log or broker ends it early; blocks."""
     wire = parse_body(BulkBody, request.body)
     bulk = BulkChange(
@@ -284,13 +284,12 @@ def _change_all(
         is_dry=wire.dry_run,
     )
     steps, has_more = change(bulk, _filter_of(wire.filter, request))
-    report: BulkReport = {
+    return {
         "object": "list",
         "dry_run": wire.dry_run,
         "data": [_bulk_row(step) for step in steps],
         "has_more": has_more,
     }
-    return json_reply(report)
 
 
 def _filter_of(wire: JobFilterBody, request: Request) -> JobFilter:
@@ -415,14 +414,12 @@ JOB_OPERATIONS: Final = (
         cancel_jobs,
         body=BulkBody,
         example={"filter": {"tags": ["night"]}, "dry_run": True},
-        reply=BulkReport,
     ),
     Operation(
         "POST /v1/jobs:retry",
         retry_jobs,
         body=BulkBody,
         example={"filter": {"tags": ["night"], "status": "failed"}, "dry_run": True},
-        reply=BulkReport,
     ),
     Operation("GET /v1/jobs/{job_id}/timeline", get_job_timeline, parameters=(_JOB_ID,)),
 )

@@ -14,7 +14,7 @@ from api.dialects.generate import MODEL_UNKNOWN
 from api.dialects.jobs import wire as native
 from api.dialects.jobs.bodies import JobBody
 from api.http.bodies import NativeBody, load_json, parse_body
-from api.http.messages import Caller, Deleted, Request, shown
+from api.http.messages import Caller, Deleted, Objects, Request, shown
 from api.http.operation import Operation, path
 from api.submit import accept_job, bound_model
 from domain.batch.schedules import Schedule, ScheduleId, ScheduleRunner
@@ -82,13 +82,6 @@ class ScheduleObject(TypedDict):
     missed_count: int
     last_missed: MissedRuns | None
     job: NotRequired[dict[str, Any]]
-
-
-class ScheduleList(TypedDict):
-    """All schedules, oldest first."""
-
-    object: Literal["list"]
-    data: list[ScheduleObject]
 
 
 def schedule_runner(app: App) -> ScheduleRunner:
@@ -168,7 +161,7 @@ def create_schedule(app: App, request: Request) -> ScheduleObject:
     )
 
 
-def list_schedules(app: App, request: Request) -> ScheduleList:
+def list_schedules(app: App, request: Request) -> Objects[ScheduleObject]:
     """List the schedules, oldest first."""
     sees = request.caller.sees
     present = app.schedules.present()
@@ -237,7 +230,6 @@ SCHEDULE_OPERATIONS: Final = (
             "timezone": "Europe/Berlin",
             "job": {"prompt": "State hello.", "max_tokens": 32},
         },
-        reply=ScheduleObject,
         status=201,
         responses={
             404: MODEL_UNKNOWN,
@@ -245,24 +237,17 @@ SCHEDULE_OPERATIONS: Final = (
             429: "There are too many schedules",
         },
     ),
-    Operation("GET /v1/schedules", list_schedules, reply=ScheduleList),
-    Operation(
-        "GET /v1/schedules/{schedule_id}",
-        get_schedule,
-        parameters=(_SCHEDULE_ID,),
-        reply=ScheduleObject,
-    ),
+    Operation("GET /v1/schedules", list_schedules),
+    Operation("GET /v1/schedules/{schedule_id}", get_schedule, parameters=(_SCHEDULE_ID,)),
     Operation("DELETE /v1/schedules/{schedule_id}", remove_schedule, parameters=(_SCHEDULE_ID,)),
     Operation(
         "POST /v1/schedules/{schedule_id}/pause",
         pause_schedule,
         parameters=(_SCHEDULE_ID,),
-        reply=ScheduleObject,
     ),
     Operation(
         "POST /v1/schedules/{schedule_id}/resume",
         resume_schedule,
         parameters=(_SCHEDULE_ID,),
-        reply=ScheduleObject,
     ),
 )

@@ -40,7 +40,7 @@ from api.dialects.ollama.encode import (
 from api.dialects.ollama.parse import TAG, of_model, parse_chat, parse_generate
 from api.generation import ParsedRequest
 from api.http.bodies import parse_body
-from api.http.messages import Access, Reply, Request, StreamReply, json_reply
+from api.http.messages import Access, Reply, Request, StreamReply
 from api.http.operation import Operation
 from api.submit import open_answer
 from domain.chat.embedding import Vectors
@@ -193,11 +193,10 @@ def ollama_show(app: App, request: Request) -> OllamaShown:
     return _shown(model)
 
 
-async def ollama_version(app: App, request: Request) -> Reply:
+async def ollama_version(app: App, request: Request) -> OllamaVersion:
     """Return the version of Ollama whose API this is."""
     del app, request
-    version: OllamaVersion = {"version": API_VERSION}
-    return json_reply(version)
+    return {"version": API_VERSION}
 
 
 def _names(models: tuple[ModelStatus, ...]) -> Iterator[tuple[str, ModelStatus]]:
@@ -302,5 +301,5 @@ OLLAMA_OPERATIONS: Final = (
         access=Access.READ,
         responses={404: "No model has this name; the message lists those that exist"},
     ),
-    Operation("GET /api/version", ollama_version, reply=OllamaVersion),
+    Operation("GET /api/version", ollama_version),
 )

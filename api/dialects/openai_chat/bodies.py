@@ -275,7 +275,7 @@ class CachedTokens(TypedDict):
 
 
 class ReasoningTokens(TypedDict):
-    """Details of the completion tokens."""
+    """Details of the generated tokens."""
 
     reasoning_tokens: int
 

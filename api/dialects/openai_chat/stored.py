@@ -73,9 +73,9 @@ def list_chat_completions(app: App, request: Request) -> Listing[StoredCompletio
         for one in _recent(app, request)
         if wanted.items() <= one.metadata.items()
     ]
-    page, more = _read_page(request).of(rows[::-1])
-    data = [whole for row in page if (whole := _object(app, row["found"])) is not None]
-    return listing_of(data, has_more=more)
+    page = _read_page(request).of(rows[::-1])
+    data = [whole for row in page["data"] if (whole := _object(app, row["found"])) is not None]
+    return listing_of(data, has_more=page["has_more"])
 
 
 def update_chat_completion(app: App, request: Request) -> StoredCompletion:
@@ -108,8 +108,7 @@ def list_chat_completion_messages(app: App, request: Request) -> Listing[dict[st
         text, parts = (None, content) if isinstance(content, list) else (content, None)
         row = {"id": f"{completion_id}-{number}", **message}
         messages.append(row | {"content": text, "content_parts": parts})
-    page, more = wanted.of(messages)
-    return listing_of(page, has_more=more)
+    return wanted.of(messages)
 
 
 def _find(app: App, completion_id: str) -> _Stored:

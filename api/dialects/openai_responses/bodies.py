@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
-from api.dialects.openai_chat.bodies import ContentPart, TopLogprobs, Verbosity
+from api.dialects.openai_chat.bodies import ContentPart, ReasoningTokens, TopLogprobs, Verbosity
 from api.http.bodies import (
     INT64_MAX,
     NAME_PATTERN,
@@ -356,19 +356,13 @@ class CachedInput(TypedDict):
     cache_write_tokens: int
 
 
-class ReasonedOutput(TypedDict):
-    """Details of the output tokens."""
-
-    reasoning_tokens: int
-
-
 class ResponseUsage(TypedDict):
     """Token counts."""
 
     input_tokens: int
     input_tokens_details: CachedInput
     output_tokens: int
-    output_tokens_details: ReasonedOutput
+    output_tokens_details: ReasoningTokens
     total_tokens: int
 
 
@@ -439,16 +433,6 @@ class CompactedResponse(TypedDict):
     usage: ResponseUsage
 
 
-class ResponseItems(TypedDict):
-    """A page of the input items of a response."""
-
-    object: Literal["list"]
-    data: list[dict[str, Any]]
-    has_more: bool
-    first_id: str | None
-    last_id: str | None
-
-
 class ConversationObject(TypedDict):
     """A conversation."""
 
@@ -456,19 +440,3 @@ class ConversationObject(TypedDict):
     object: Literal["conversation"]
     created_at: int
     metadata: dict[str, str]
-
-
-class ConversationDeleted(TypedDict):
-    """The reply to the deletion of a conversation."""
-
-    id: str
-    object: Literal["conversation.deleted"]
-    deleted: Literal[True]
-
-
-class ResponseDeleted(TypedDict):
-    """The reply to the deletion of a response."""
-
-    id: str
-    object: Literal["response"]
-    deleted: Literal[True]

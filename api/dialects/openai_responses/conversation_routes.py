@@ -10,11 +10,9 @@ from api.dialects.openai_responses.bodies import (
     CONVERSATION_ID_PATTERN,
     ConversationBody,
     ConversationChangeBody,
-    ConversationDeleted,
     ConversationItemsBody,
     ConversationObject,
     InputItem,
-    ResponseItems,
 )
 from api.dialects.openai_responses.conversations import (
     change_conversation,
@@ -26,14 +24,13 @@ from api.dialects.openai_responses.encode import find_item
 from api.dialects.openai_responses.parse import listed_items, stored_items
 from api.dialects.openai_responses.routes import (
     PAGE_PARAMETERS,
-    page_of_items,
     read_page,
 )
 from api.dialects.openai_responses.stored import resolve_item, turn_items
 from api.generation import job_hex, unix_seconds
 from api.http.bodies import parse_body
-from api.http.messages import Reply, Request, json_reply
-from api.http.operation import Operation, edges, path
+from api.http.messages import Deleted, Listing, Request, listing_of
+from api.http.operation import Operation, path
 from domain.agent.state import Agent, Conversation, Profile
 from domain.errors import ItemNotFound
 from domain.values import AgentId
@@ -46,7 +43,7 @@ _CONVERSATION_ID: Final = path(
 _ITEM_ID: Final = path("item_id", pattern=r"^[A-Za-z0-9_-]{1,128}$", example="msg_0_i0")
 
 
-async def create_conversation(app: App, request: Request) -> Reply:
+async def create_conversation(app: App, request: Request) -> ConversationObject:
     """Create a conversation."""
     wire = parse_body(ConversationBody, request.body or _NO_BODY)
     agent_id = AgentId("conv_" + job_hex(app.ids.job_id()))
@@ -57,16 +54,16 @@ async def create_conversation(app: App, request: Request) -> Reply:
     agent, _ = await app.call(
         app.agent_records.register, agent_id, profile, correlation_id=request.id, owner=owner
     )
-    return json_reply(_conversation_object(agent, profile))
+    return _conversation_object(agent, profile)
 
 
-async def get_conversation(app: App, request: Request) -> Reply:
+async def get_conversation(app: App, request: Request) -> ConversationObject:
     """Return a conversation without its items."""
     agent, profile, _ = await app.call(load_conversation, app, _CONVERSATION_ID.read(request))
-    return json_reply(_conversation_object(agent, profile))
+    return _conversation_object(agent, profile)
 
 
-async def update_conversation(app: App, request: Request) -> Reply:
+async def update_conversation(app: App, request: Request) -> ConversationObject:
     """Replace the metadata of a conversation."""
     wire = parse_body(ConversationChangeBody, request.body)
     conversation_id = _CONVERSATION_ID.read(request)
@@ -74,47 +71,40 @@ async def update_conversation(app: App, request: Request) -> Reply:
     return await get_conversation(app, request)
 
 
-async def delete_conversation(app: App, request: Request) -> Reply:
+async def delete_conversation(app: App, request: Request) -> Deleted:
     """Delete a conversation; cancel its response that has not ended."""
     conversation_id = _CONVERSATION_ID.read(request)
     agent, _, __ = await app.call(load_conversation, app, conversation_id)
     await app.call(remove_agent, app, agent.id, request)
-    body: ConversationDeleted = {
+    return {
         "id": conversation_id,
         "object": "conversation.deleted",
         "deleted": True,
     }
-    return json_reply(body)
 
 
-async def create_conversation_items(app: App, request: Request) -> Reply:
+async def create_conversation_items(app: App, request: Request) -> Listing[dict[str, Any]]:
     """Put items at the end of a conversation."""
     wire = parse_body(ConversationItemsBody, request.body)
     items = await app.call(_new_items, app, wire.items, request)
     added = Conversation(added=tuple((0, item) for item in items))
     await app.call(change_conversation, app, _CONVERSATION_ID.read(request), added, request)
-    body: ResponseItems = {
-        "object": "list",
-        "data": items,
-        "has_more": False,
-        **edges(items),
-    }
-    return json_reply(body)
+    return listing_of(items, has_more=False)
 
 
-async def list_conversation_items(app: App, request: Request) -> Reply:
+async def list_conversation_items(app: App, request: Request) -> Listing[dict[str, Any]]:
     """List the items of a conversation, those of its responses too."""
     page = read_page(request)
     items = await app.call(_all_items, app, _CONVERSATION_ID.read(request))
-    return json_reply(page_of_items(items, page))
+    return page.of(items)
 
 
-async def get_conversation_item(app: App, request: Request) -> Reply:
+async def get_conversation_item(app: App, request: Request) -> dict[str, Any]:
     """Return an item of a conversation."""
-    return json_reply(await app.call(_item, app, request))
+    return await app.call(_item, app, request)
 
 
-async def delete_conversation_item(app: App, request: Request) -> Reply:
+async def delete_conversation_item(app: App, request: Request) -> ConversationObject:
     """Take an item out of a conversation.
 
     Later responses do not see it.
@@ -162,13 +152,11 @@ CONVERSATION_OPERATIONS: Final = (
         body=ConversationBody,
         body_required=False,
         example={"metadata": {"topic": "letters"}},
-        reply=ConversationObject,
     ),
     Operation(
         "GET /v1/conversations/{conversation_id}",
         get_conversation,
         parameters=(_CONVERSATION_ID,),
-        reply=ConversationObject,
     ),
     Operation(
         "POST /v1/conversations/{conversation_id}",
@@ -176,13 +164,11 @@ CONVERSATION_OPERATIONS: Final = (
         parameters=(_CONVERSATION_ID,),
         body=ConversationChangeBody,
         example={"metadata": {"topic": "letters"}},
-        reply=ConversationObject,
     ),
     Operation(
         "DELETE /v1/conversations/{conversation_id}",
         delete_conversation,
         parameters=(_CONVERSATION_ID,),
-        reply=ConversationDeleted,
     ),
     Operation(
         "POST /v1/conversations/{conversation_id}/items",
@@ -190,26 +176,22 @@ CONVERSATION_OPERATIONS: Final = (
         parameters=(_CONVERSATION_ID,),
         body=ConversationItemsBody,
         example={"items": [{"role": "user", "content": "Good morning."}]},
-        reply=ResponseItems,
         responses={409: "A response of the conversation has not ended"},
     ),
     Operation(
         "GET /v1/conversations/{conversation_id}/items",
         list_conversation_items,
         parameters=(_CONVERSATION_ID, *PAGE_PARAMETERS),
-        reply=ResponseItems,
     ),
     Operation(
         "GET /v1/conversations/{conversation_id}/items/{item_id}",
         get_conversation_item,
         parameters=(_CONVERSATION_ID, _ITEM_ID),
-        reply=dict[str, Any],
     ),
     Operation(
         "DELETE /v1/conversations/{conversation_id}/items/{item_id}",
         delete_conversation_item,
         parameters=(_CONVERSATION_ID, _ITEM_ID),
-        reply=ConversationObject,
         responses={409: "A response of the conversation has not ended"},
     ),
 )

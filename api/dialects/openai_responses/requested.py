@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from api.dialects.openai_responses.tools import ToolKinds
@@ -48,38 +48,11 @@ class RequestedFields:
 
 def encode_fields(requested: RequestedFields) -> bytes:
     """Return the stored form of the fields of a request."""
-    return canonical_json(
-        {
-            "items": list(requested.items),
-            "previous": requested.previous,
-            "is_stored": requested.is_stored,
-            "is_background": requested.is_background,
-            "is_signed": requested.is_signed,
-            "is_prewarm": requested.is_prewarm,
-            "is_compaction": requested.is_compaction,
-            "kept": requested.kept,
-            "compacted": requested.compacted,
-            "kinds": requested.kinds,
-            "echo": requested.echo,
-            "compared": requested.compared,
-        }
-    )
+    return canonical_json({one.name: getattr(requested, one.name) for one in fields(requested)})
 
 
 def decode_fields(payload: bytes) -> RequestedFields:
     """Return the fields that ``encode_fields`` encoded."""
     data = json.loads(payload)
-    return RequestedFields(
-        items=tuple(data["items"]),
-        previous=data["previous"],
-        is_stored=data["is_stored"],
-        is_background=data["is_background"],
-        is_signed=data["is_signed"],
-        is_prewarm=data.get("is_prewarm", False),
-        is_compaction=data.get("is_compaction", False),
-        kept=data.get("kept"),
-        compacted=data.get("compacted"),
-        kinds=data.get("kinds", {}),
-        echo=data["echo"],
-        compared=data.get("compared"),
-    )
+    known = {one.name: data[one.name] for one in fields(RequestedFields) if one.name in data}
+    return RequestedFields(**(known | {"items": tuple(data["items"])}))

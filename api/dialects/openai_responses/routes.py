@@ -11,10 +11,10 @@ from api.app import App
 from api.dialects.compaction import default_threshold, stream_behind, summarize, summary_of
 from api.dialects.generate import (
     ATTACHED_HEADER,
-    GENERATION_FAILURES,
     answer_open,
     count_parsed,
     count_prompt,
+    generation,
     run_count,
 )
 from api.dialects.openai_responses import parse as responses
@@ -24,8 +24,6 @@ from api.dialects.openai_responses.bodies import (
     CompactedResponse,
     InputTokenCount,
     InputTokensBody,
-    ResponseDeleted,
-    ResponseItems,
     ResponseObject,
     ResponsesBody,
 )
@@ -61,14 +59,22 @@ from api.dialects.openai_responses.stored import (
 from api.dialects.openai_responses.stream import ResponsesEncoder, error_event
 from api.generation import AssembledAnswer, ParsedRequest, job_hex
 from api.http.bodies import INT64_MAX, parse_body
-from api.http.messages import JOB_HEADER, Access, Caller, Reply, Request, StreamReply, json_reply
+from api.http.messages import (
+    JOB_HEADER,
+    Access,
+    Caller,
+    Deleted,
+    Listing,
+    Reply,
+    Request,
+    StreamReply,
+    json_reply,
+)
 from api.http.operation import (
-    IDEMPOTENCY_KEY,
     Operation,
     Order,
     PageOfRows,
     choice,
-    edges,
     flag,
     for_further_job,
     page_size,
@@ -197,65 +203,57 @@ async def compact_response(app: App, request: Request) -> Reply:
     return json_reply(body, headers={JOB_HEADER: envelope.job_id})
 
 
-async def count_input_tokens(app: App, request: Request) -> Reply:
+async def count_input_tokens(app: App, request: Request) -> InputTokenCount:
     """Count the tokens of the prompt of a response.
 
     A response reports the same number.
     """
     tokens = await count_prompt(app, lambda: _plan(app, request, InputTokensBody)[1], request)
-    body: InputTokenCount = {"object": "response.input_tokens", "input_tokens": tokens}
-    return json_reply(body)
+    return {"object": "response.input_tokens", "input_tokens": tokens}
 
 
-async def get_response(app: App, request: Request) -> Reply | StreamReply:
+async def get_response(app: App, request: Request) -> ResponseObject | StreamReply:
     """Return a response as it is now, or stream its events from any position."""
     is_stream, after = _IS_STREAM.read(request), _STARTING_AFTER.read(request)
     response_id = _RESPONSE_ID.read(request)
     if not is_stream:
-        return json_reply(await app.call(load_object, app, response_id))
+        return await app.call(load_object, app, response_id)
     found = await app.call(load_response, app, response_id)
     return await _stream(found.envelope, -1 if after is None else after, request, app)
 
 
-async def cancel_response(app: App, request: Request) -> Reply:
+async def cancel_response(app: App, request: Request) -> ResponseObject:
     """Cancel a response; a repeated request changes nothing."""
     response_id = _RESPONSE_ID.read(request)
     found = await app.call(load_response, app, response_id)
     await app.call(app.cancellation.cancel, found.envelope.job_id, reason="api")
     await wait_for_end(app.feed, found.envelope.job_id, CANCEL_WAIT_S, request)
-    return json_reply(await app.call(load_object, app, response_id))
+    return await app.call(load_object, app, response_id)
 
 
-async def delete_response(app: App, request: Request) -> Reply:
+async def delete_response(app: App, request: Request) -> Deleted:
     """Delete a response; cancel it first if it has not ended."""
     response_id = _RESPONSE_ID.read(request)
     found = await app.call(load_response, app, response_id)
     if not found.job.status.is_terminal:
         await app.call(app.cancellation.cancel, found.envelope.job_id, reason="api")
     await app.call(commit, found.envelope.job_id, JobHidden(), log=app.log, ids=app.ids)
-    body: ResponseDeleted = {"id": response_id, "object": "response", "deleted": True}
-    return json_reply(body)
+    return {"id": response_id, "object": "response", "deleted": True}
 
 
-async def list_input_items(app: App, request: Request) -> Reply:
+async def list_input_items(app: App, request: Request) -> Listing[dict[str, Any]]:
     """List the input items of a response.
 
     Those of the conversation before it are among them.
     """
     page = read_page(request)
     items = await app.call(all_input_items, app, _RESPONSE_ID.read(request), request.caller)
-    return json_reply(page_of_items(items, page))
+    return page.of(items)
 
 
 def read_page(request: Request) -> PageOfRows:
     """Return the ``PAGE_PARAMETERS`` of a request."""
     return PageOfRows(_LIMIT.read(request), _ORDER.read(request), _AFTER.read(request))
-
-
-def page_of_items(items: list[dict[str, Any]], wanted: PageOfRows) -> ResponseItems:
-    """Return the wanted page of a list of items, which are oldest first."""
-    page, more = wanted.of(items)
-    return {"object": "list", "data": page, "has_more": more, **edges(page)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,59 +336,50 @@ async def _stream(
 
 
 RESPONSE_OPERATIONS: Final = (
-    Operation(
+    generation(
         "POST /v1/responses",
         create_response,
-        parameters=(IDEMPOTENCY_KEY,),
         body=ResponsesBody,
         example={"model": "semantic-demo", "max_output_tokens": 32, "input": "Say hello."},
         reply=ResponseObject,
         is_streamed=True,
-        responses=GENERATION_FAILURES,
     ),
     Operation(
         "POST /v1/responses/input_tokens",
         count_input_tokens,
         body=InputTokensBody,
         example={"model": "semantic-demo", "input": "Say hello."},
-        reply=InputTokenCount,
         access=Access.READ,
         responses={429: "Too many prompts wait to be counted"},
     ),
-    Operation(
+    generation(
         "POST /v1/responses/compact",
         compact_response,
         id="compactResponse",
         summary="Shorten a conversation to the messages of the user and a summary",
-        parameters=(IDEMPOTENCY_KEY,),
         body=CompactBody,
         example={"model": "semantic-demo", "input": "Say hello."},
         reply=CompactedResponse,
-        responses=GENERATION_FAILURES,
     ),
     Operation(
         "GET /v1/responses/{response_id}",
         get_response,
         parameters=(_RESPONSE_ID, _IS_STREAM, _STARTING_AFTER),
-        reply=ResponseObject,
         is_streamed=True,
     ),
     Operation(
         "DELETE /v1/responses/{response_id}",
         delete_response,
         parameters=(_RESPONSE_ID,),
-        reply=ResponseDeleted,
     ),
     Operation(
         "POST /v1/responses/{response_id}/cancel",
         cancel_response,
         parameters=(_RESPONSE_ID,),
-        reply=ResponseObject,
     ),
     Operation(
         "GET /v1/responses/{response_id}/input_items",
         list_input_items,
         parameters=(_RESPONSE_ID, *PAGE_PARAMETERS),
-        reply=ResponseItems,
     ),
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from ops.cli.options import fail, operator_settings, overrides, parse_instant
-from ops.cli.output import echo, print_json, print_pairs, print_table
+from ops.cli.output import print_json, print_pairs
 from ops.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from domain.audit.replay import JobsAsOf
-    from domain.job.listing import JobFilter
     from domain.log.record import RecordedEvent
     from ops.log.admin.archive import AsOfLog
 
@@ -37,80 +35,31 @@ _PROGRESS_EVENTS = 1000
 
 def print_past_status(as_of: str, *, as_json: bool, data_dir: Path | None) -> None:
     """Print the number of jobs in each status as of a position."""
-    past = _past(as_of, data_dir)
+    past = past_jobs(as_of, data_dir)
     counts = {status.value: count for status, count in past.counts().items()}
     if as_json:
-        print_json({**_as_of(past), "jobs": counts})
+        print_json({**place_of(past), "jobs": counts})
         return
-    print_pairs(
-        [
-            ("as of", f"position {past.head.position} · {past.head.hash[:_HASH_CHARS]}"),
-            ("recorded", f"{past.at[:19]} UTC" if past.at else "never"),
-            ("jobs", " · ".join(f"{name} {count}" for name, count in counts.items())),
-        ]
-    )
+    line = " · ".join(f"{name} {count}" for name, count in counts.items())
+    print_pairs([*past_pairs(past), ("jobs", line)])
 
 
-def print_past_jobs(
-    as_of: str | None, wanted: JobFilter, *, limit: int, as_json: bool, data_dir: Path | None
-) -> None:
-    """Print the newest jobs as of a position, or of now."""
-    past = _past(as_of, data_dir)
-    jobs = [job for job in past.jobs if wanted.fits(job)]
-    if as_json:
-        rows: list[dict[str, Any]] = [asdict(job) for job in jobs[:limit]]
-        print_json({**_as_of(past), "data": rows, "has_more": len(jobs) > limit})
-        return
-    print_table(
-        ("job", "status", "model", "protocol", "tokens", "created"),
-        [
-            (
-                job.id,
-                job.status.value,
-                job.submitted.model,
-                job.submitted.protocol,
-                str(job.usage.completion_tokens),
-                job.created_at[:19],
-            )
-            for job in jobs[:limit]
-        ],
-    )
-    if len(jobs) > limit:
-        echo("there are older ones: raise --limit", err=True)
-
-
-def print_past_job(job_id: str, as_of: str | None, *, as_json: bool, data_dir: Path | None) -> None:
-    """Print one job as of that position, or of now, without its answer."""
-    past = _past(as_of, data_dir)
-    job = next((job for job in past.jobs if job.id == job_id), None)
-    if job is None:
-        fail(f"there was no job {job_id} at position {past.head.position}", ExitCode.FAILED)
-    if as_json:
-        echo(jsonlib.dumps({**_as_of(past), **asdict(job)}))
-        return
-    usage = job.usage
-    pairs = [
-        ("as of", f"position {past.head.position} · {past.head.hash[:_HASH_CHARS]}"),
-        ("job", job.id),
-        ("status", job.status.value),
-        ("model", job.submitted.model),
-        ("agent", job.submitted.agent or ""),
-        ("attempt", str(job.attempt)),
-        ("created", job.created_at),
-        ("finished", job.finished_at or ""),
-        ("tokens", f"{usage.prompt_tokens} in, {usage.completion_tokens} out"),
-        ("stopped by", job.stop_reason or ""),
-        ("error", job.error_message or ""),
-    ]
-    print_pairs([(name, value) for name, value in pairs if value])
-
-
-def _as_of(past: JobsAsOf) -> dict[str, Any]:
+def place_of(past: JobsAsOf) -> dict[str, Any]:
+    """Return the place of a past state in the log, as a member of JSON objects."""
     return {"as_of": {"at": past.at, **asdict(past.head)}}
 
 
-def _past(as_of: str | None, data_dir: Path | None) -> JobsAsOf:
-    from domain.audit.replay import fold_jobs_as_of  # noqa: PLC0415 - most commands ask the service
+def past_pairs(past: JobsAsOf) -> list[tuple[str, str]]:
+    """Return the place of a past state in the log, and the time of its last event."""
+    return [
+        ("as of", f"position {past.head.position} · {past.head.hash[:_HASH_CHARS]}"),
+        ("recorded", f"{past.at[:19]} UTC" if past.at else "never"),
+    ]
+
+
+def past_jobs(as_of: str | None, data_dir: Path | None) -> JobsAsOf:
+    """Return the jobs as of a position, an age or an instant, or of now; see ``folded``."""
+    from domain.audit.replay import fold_jobs_as_of
 
     return folded(fold_jobs_as_of, as_of, data_dir)
 
@@ -125,9 +74,9 @@ def folded(
         as_of: A position, an age or an instant; ``None`` for now.
         data_dir: Directory of the log, if not that of the settings.
     """
-    from domain.errors import SemanticError  # noqa: PLC0415 - most commands ask the service
-    from ops.cli.log.log_options import progress_bar  # noqa: PLC0415 - most commands ask the service
-    from ops.log.admin.archive import open_as_of  # noqa: PLC0415 - most commands ask the service
+    from domain.errors import SemanticError
+    from ops.cli.log.log_options import progress_bar
+    from ops.log.admin.archive import open_as_of
 
     settings = operator_settings(overrides(data_dir=data_dir))
     try:
@@ -139,7 +88,7 @@ def folded(
 
 def _position(as_of: str | None, log: AsOfLog) -> int:
     """Return the last position of an instant."""
-    from domain.log.record import EventFilter  # noqa: PLC0415 - most commands ask the service
+    from domain.log.record import EventFilter
 
     head = log.head().position
     if as_of is None:
@@ -171,7 +120,7 @@ def current_projections(data_dir: Path | None) -> Iterator[Engine | None]:
     Args:
         data_dir: Directory of the log, if not that of the settings.
     """
-    from ops.log.projections.fold import are_current  # noqa: PLC0415 - most commands ask the service
+    from ops.log.projections.fold import are_current
 
     with log_if_any(operator_settings(overrides(data_dir=data_dir)).log_url) as engine:
         yield engine if engine is not None and are_current(engine) else None
@@ -180,14 +129,11 @@ def current_projections(data_dir: Path | None) -> Iterator[Engine | None]:
 @contextmanager
 def log_if_any(url: str) -> Iterator[Engine | None]:
     """Yield an engine that reads a log; ``None`` if its file does not exist."""
-    from ops.log.database import database_file, reader_engine  # noqa: PLC0415 - most commands ask the service
+    from ops.log.database import database_file, disposed, reader_engine
 
     file = database_file(url)
     if file is not None and not file.exists():
         yield None
         return
-    engine = reader_engine(url)
-    try:
+    with disposed(reader_engine(url)) as engine:
         yield engine
-    finally:
-        engine.dispose()

@@ -26,7 +26,7 @@ from ops.log.admin.archive import archive_log
 from ops.log.admin.backup import back_up, restore, verify_restored
 from ops.log.admin.checkpoint_files import CheckpointFiles, sign_log, sign_restore
 from ops.log.archives import directory_of
-from ops.log.database import reader_engine
+from ops.log.database import disposed, reader_engine
 from ops.log.migrate import current, expected, upgrade
 from ops.log.projections.rebuild import ensure_projections, rebuild_projections
 
@@ -121,11 +121,8 @@ def _restore(copy: Path, data_dir: Path | None) -> None:
         done = restore(
             settings.log_url, copy, kept_as=kept_as, signed_hashes=signed_hashes, progress=progress
         )
-        engine = reader_engine(settings.log_url)
-        try:
+        with disposed(reader_engine(settings.log_url)) as engine:
             sign_restore(engine, files, clock=SystemClock())
-        finally:
-            engine.dispose()
     echo(f"the log is back at {done.head.position:,} events; head {done.head.hash}")
     if done.kept is not None:
         echo(f"the log before is kept as {done.kept}")

@@ -17,7 +17,7 @@ from ops.cli.options import operator_settings, overrides
 from ops.cli.output import echo
 from ops.data_dir.lock import DataLock
 from ops.exit_codes import ExitCode
-from ops.log.database import database_file, reader_engine
+from ops.log.database import database_file, disposed, reader_engine
 from ops.log.migrate import current, refuse_newer_program
 from ops.settings.settings import Settings
 from ops.supervisor.serve_record import CannotServe, serve_lock
@@ -43,11 +43,8 @@ def log_engine(settings: Settings) -> Iterator[Engine]:
         echo(f"there is no event log at {place}", err=True)
         raise typer.Exit(1)
     refuse_newer_program(settings.log_url)
-    engine = reader_engine(settings.log_url)
-    try:
+    with disposed(reader_engine(settings.log_url)) as engine:
         yield engine
-    finally:
-        engine.dispose()
 
 
 @contextmanager

@@ -60,9 +60,9 @@ def _report(by: UsageGroup, since: str | None, limit: int, data_dir: Path | None
 
 def _read(by: UsageGroup, since: str | None, limit: int, data_dir: Path | None) -> dict[str, Any]:
     """Read the report from the log; needs no service."""
-    from domain.errors import SemanticError  # noqa: PLC0415 - most calls ask the service
-    from domain.usage.report import report_usage  # noqa: PLC0415 - most calls ask the service
-    from ops.log.projections.usage import SqlUsageViews  # noqa: PLC0415 - most calls ask the service
+    from domain.errors import SemanticError
+    from domain.usage.report import report_usage
+    from ops.log.projections.usage import SqlUsageViews
 
     with current_projections(data_dir) as engine:
         if engine is None:
@@ -71,7 +71,7 @@ def _read(by: UsageGroup, since: str | None, limit: int, data_dir: Path | None) 
                 ExitCode.FAILED,
             )
         try:
-            return report_usage(SqlUsageViews(engine), by, since=since, limit=limit).as_json()
+            return report_usage(SqlUsageViews(engine), by, since=since, limit=limit)
         except SemanticError as error:
             fail(error.message, ExitCode.FAILED)
 

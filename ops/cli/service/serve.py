@@ -49,23 +49,20 @@ def serve(
         _become(only, given, is_explicit=model is not None)
     settings = operator_settings(given)
     with resting_collector():
-        from ops.supervisor.serve import serve as run_service  # noqa: PLC0415 - keeps --help fast
+        from ops.supervisor.serve import serve as run_service
     raise typer.Exit(int(run_service(settings, is_explicit=model is not None)))
 
 
 def _become(part: Only, given: dict[str, Any], *, is_explicit: bool) -> NoReturn:
     """Replace this process by a part; ``ops`` must not import ``api`` or ``worker``."""
-    from ops.models.backend import missing_backend  # noqa: PLC0415 - keeps --help fast
+    from ops.models.backend import missing_backend
 
     if part is Only.WORKER and (missing := missing_backend()) is not None:
         echo(f"semantic: {missing}", err=True)
         raise typer.Exit(int(ExitCode.CONFIG))
     settings = operator_settings(given)
-    from ops.models.registry import choice_environment  # noqa: PLC0415 - keeps --help fast
-    from ops.supervisor.parts import (  # noqa: PLC0415 - keeps --help fast
-        child_environment,
-        module_argv,
-    )
+    from ops.models.registry import choice_environment
+    from ops.supervisor.parts import child_environment, module_argv
 
     further = choice_environment(is_explicit=is_explicit) if part is Only.WORKER else {}
     sys.stdout.flush()

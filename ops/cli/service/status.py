@@ -86,9 +86,9 @@ def _follow(data_dir: Path | None, *, as_json: bool) -> None:
 def _shown(*, as_json: bool) -> Iterator[Callable[[str], None]]:
     """Yield what shows a text: in place of the one before, or after it where that cannot be."""
     if not as_json and sys.stdout.isatty():
-        from rich.console import Console  # noqa: PLC0415 - only here, and slow to import
-        from rich.live import Live  # noqa: PLC0415 - only here, and slow to import
-        from rich.text import Text  # noqa: PLC0415 - only here, and slow to import
+        from rich.console import Console
+        from rich.live import Live
+        from rich.text import Text
 
         console = Console()
         if not console.is_dumb_terminal:
@@ -142,9 +142,9 @@ def _asked(client: HttpClient, path: str, names: Collection[str]) -> dict[str, A
 
 def _log(data_dir: Path | None) -> dict[str, Any]:
     """Read the log directly; needs no service."""
-    from domain.errors import LogUnavailable  # noqa: PLC0415 - most calls ask the service
-    from ops.log.projections.jobs import SqlJobViews  # noqa: PLC0415 - most calls ask the service
-    from ops.log.reader import LogReader  # noqa: PLC0415 - most calls ask the service
+    from domain.errors import LogUnavailable
+    from ops.log.projections.jobs import SqlJobViews
+    from ops.log.reader import LogReader
 
     with log_if_any(settings_or_exit(overrides(data_dir=data_dir)).log_url) as engine:
         if engine is None:

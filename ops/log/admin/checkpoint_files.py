@@ -44,6 +44,8 @@ _LINE_BYTES_MAX = 64 * 1024
 class CheckpointsCut(ForgedCheckpoint):
     """The end of the checkpoints is missing, or the copy of their last line is damaged."""
 
+    code = ForgedCheckpoint.code
+
     def __init__(self, cut: str, whole: str) -> None:
         super().__init__(f"{cut} lacks what {whole} has; remove both to begin anew")
 

@@ -76,7 +76,7 @@ def test_an_answer_that_is_held_to_a_form_tells_them_too(oai: openai.OpenAI) -> 
     assert all(one.top_logprobs == [] for one in told)
 
 
-def test_nobody_else_is_told_and_wrong_wishes_are_refused(oai: openai.OpenAI) -> None:
+def test_other_requests_get_no_values_and_wrong_wishes_are_refused(oai: openai.OpenAI) -> None:
     assert oai.chat.completions.create(**ASK).choices[0].logprobs is None
     for wrong in ({"logprobs": True, "top_logprobs": 21}, {"top_logprobs": 2}):
         with pytest.raises(openai.BadRequestError) as refusal:
@@ -124,7 +124,7 @@ def test_response_tells_them_whole_in_events_and_when_it_is_looked_up(oai: opena
     assert text_of(later).model_dump() == part.model_dump(exclude={"parsed"})
 
 
-def test_response_tells_nobody_else(oai: openai.OpenAI) -> None:
+def test_other_responses_have_no_values(oai: openai.OpenAI) -> None:
     response = oai.responses.create(**INPUT | {"include": []})
     assert text_of(response).logprobs == []
 

@@ -53,7 +53,7 @@ def test_a_service_with_a_key(own_service: Callable[..., Service], tmp_path: Pat
         )
     assert service.data_dir == tmp_path / "data0"
     _only_configured_sockets_listen(service)
-    _nobody_reads_the_key(service)
+    _assert_no_other_user_reads_the_key(service)
     _clients_need_it(service)
     _no_other_user_writes_what_the_worker_loads(service)
     _commands_send_it(service)
@@ -88,7 +88,7 @@ def _only_configured_sockets_listen(service: Service) -> None:
     assert (answer.status_code, answer.content) == (403, b"")
 
 
-def _nobody_reads_the_key(service: Service) -> None:
+def _assert_no_other_user_reads_the_key(service: Service) -> None:
     for child in service.descendants():
         assert KEY not in " ".join(child.cmdline())
         assert KEY not in " ".join(child.environ().values())

@@ -131,7 +131,7 @@ def test_reader_that_stops_for_fifty_thousand_items_gets_them_all_and_memory_sta
     run(check)
 
 
-def test_hub_decodes_nothing_for_jobs_that_nobody_follows(
+def test_hub_decodes_nothing_for_jobs_without_a_reader(
     broker_url: str, keys: Keys, client: redis.Redis, sink: RedisItemSink
 ) -> None:
     async def check() -> None:

@@ -15,7 +15,7 @@ from api.operate.status import UsageMeans, UsageSums
 from domain.events.event import Event
 from domain.events.job import JobFailed
 from domain.usage.figures import UsageFigures, UsageGroup
-from domain.usage.report import UsageRow, report_usage
+from domain.usage.report import report_usage, usage_row
 from domain.values import StreamName
 from ops.cli.main import build_app
 from ops.log.sql_event_log import open_log
@@ -145,7 +145,7 @@ def test_the_api_returns_the_same_report() -> None:
         assert isinstance(clock, FakeClock)
         _fill(api.log, clock)
         for group in UsageGroup:
-            expected = report_usage(api.log.usage, group, since=None, limit=1000).as_json()
+            expected = report_usage(api.log.usage, group, since=None, limit=1000)
             found = await api.json("GET", f"/admin/usage?by={group.value}")
             assert found == expected
         first = await api.json("GET", "/admin/usage?limit=1&by=agent")
@@ -161,6 +161,6 @@ def test_the_api_returns_the_same_report() -> None:
 
 
 def test_the_documented_reply_has_every_field() -> None:
-    row = UsageRow(name="n", figures=UsageFigures()).as_json()
+    row = usage_row("n", UsageFigures())
     assert set(row) == set(UsageSums.__annotations__)
     assert set(row["mean_ms"]) == set(UsageMeans.__annotations__)

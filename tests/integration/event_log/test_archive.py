@@ -278,7 +278,7 @@ def test_a_beginning_that_was_cut_off_without_a_word_is_found(url: str) -> None:
         _check(url)
 
 
-def test_a_walk_goes_on_when_somebody_archives_meanwhile(url: str, clock: FakeClock) -> None:
+def test_a_walk_goes_on_while_another_process_archives(url: str, clock: FakeClock) -> None:
     engine = reader_engine(url)
     archived: list[Archived] = []
 

@@ -148,7 +148,7 @@ def test_what_came_since_is_erased_by_the_next_time(url: str, data: Path) -> Non
         assert [event.version for event in log.load(StreamName("agent-alice"))] == [1, 2]
 
 
-def test_an_agent_that_nobody_knows_has_nothing_to_erase(url: str) -> None:
+def test_an_unknown_agent_has_nothing_to_erase(url: str) -> None:
     assert url
     app = build_app({"log"})
     arguments = ["log", "erase", "--agent", "nobody", "--yes", "--json"]
@@ -191,7 +191,7 @@ def test_the_files_of_a_private_broker_go_too(url: str, data: Path) -> None:
     assert _holds(data, SECRETS[0]) == []
 
 
-def test_items_in_a_broker_of_somebody_elses_are_deleted(
+def test_items_in_a_shared_broker_are_deleted(
     url: str, redis_url: str, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert url

@@ -81,7 +81,7 @@ def test_live_rebuilt_and_folded_jobs_are_the_same(
             assert _rows(url) == rows
 
 
-def test_a_rebuild_mends_a_list_that_somebody_spoiled(log: SqlEventLog, url: str) -> None:
+def test_a_rebuild_mends_a_list_that_was_spoiled(log: SqlEventLog, url: str) -> None:
     fill(log)
     log.append(StreamName("worker-1"), [draft(worker_event())], expected_version=0)
     good = _listed(log)

@@ -285,7 +285,7 @@ def test_a_killed_writer_leaves_a_whole_log_and_its_turn(
     assert acknowledged <= len(log.views.unfinished()) <= acknowledged + 1
 
 
-def test_whoever_does_not_get_the_turn_in_time_is_told(
+def test_a_writer_without_the_turn_in_time_gets_an_error(
     postgres_url: str, raw: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_driver, "LOCK_TIMEOUT_MS", 50)

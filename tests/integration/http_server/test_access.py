@@ -111,7 +111,7 @@ def test_a_place_is_free_again_when_the_client_leaves(server: SampleServer) -> N
     raise AssertionError("the places were never free again")
 
 
-def test_behind_the_gate_nobody_gets_in(server: SampleServer) -> None:
+def test_the_port_behind_the_shield_takes_no_client(server: SampleServer) -> None:
     """Robyn's own loopback port is open to other users of the machine, and of no use to them."""
     listening = {
         (connection.laddr.ip, connection.laddr.port)

@@ -244,7 +244,7 @@ def test_undecodable_target_is_refused_and_the_connection_goes_on(server: Sample
     assert [answer.status for answer in answers] == [400, 200]
 
 
-def test_framework_port_refuses_whoever_did_not_come_through_the_gate(server: SampleServer) -> None:
+def test_framework_port_refuses_what_did_not_pass_the_shield(server: SampleServer) -> None:
     psutil = pytest.importorskip("psutil")
     ports = {
         connection.laddr.port

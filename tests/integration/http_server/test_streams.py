@@ -84,7 +84,7 @@ def test_reader_that_pauses_then_resumes_loses_nothing(server: SampleServer) -> 
     assert numbers == list(range(LONG_ANSWER_MB * 1000))
 
 
-def test_endless_answer_to_nobody_stays_small(server: SampleServer) -> None:
+def test_endless_answer_without_a_reader_stays_small(server: SampleServer) -> None:
     process = psutil.Process(server.process.pid)
     before = process.memory_info().rss
     held = [server.connect() for _ in range(8)]

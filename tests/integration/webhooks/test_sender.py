@@ -170,7 +170,7 @@ def test_a_head_that_drips_ends_at_the_timeout() -> None:
     assert answer == DeliveryResult(error="no answer within 0.5 s")
 
 
-def test_nobody_listening_is_a_failure_that_may_pass() -> None:
+def test_a_port_without_a_listener_is_a_failure_that_may_pass() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # bound and not listening: nobody else can have it
         answer = send(f"http://127.0.0.1:{unused.getsockname()[1]}/")
@@ -274,7 +274,7 @@ def test_tls_asks_for_the_name_of_the_url() -> None:
     assert not answer.is_final
 
 
-def test_a_second_address_is_tried_where_nobody_answers_at_the_first(there: Receiver) -> None:
+def test_a_second_address_is_tried_where_the_first_does_not_answer(there: Receiver) -> None:
     answer = send(
         f"http://hooks.invalid:{there.port}/",
         resolver=lambda _host, _port: ["::1", "127.0.0.1"],

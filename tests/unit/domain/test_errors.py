@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from domain import errors
 from domain.errors import (
     NAME_CHARS_MAX,
     NAMES_MAX,
@@ -33,9 +34,77 @@ from domain.errors import (
     SemanticError,
     StaleAttempt,
     SwapNotFound,
+    Unknown,
     WebhookNotFound,
     WorkerNotFound,
 )
+
+#: The names that clients and recorded events have: a new name of a class must not change one.
+CODES = [
+    "agent_exists",
+    "agent_not_found",
+    "agent_turn_conflict",
+    "batch_already_ended",
+    "batch_not_ended",
+    "batch_not_found",
+    "cancelled",
+    "completion_not_found",
+    "concurrency_conflict",
+    "conflict",
+    "conversation_not_found",
+    "corrupt_log",
+    "device_failed",
+    "disk_full",
+    "draining",
+    "engine_failure",
+    "engine_lost",
+    "failure",
+    "file_not_found",
+    "idempotency_key_reused",
+    "idempotency_key_taken",
+    "internal_error",
+    "invalid_request",
+    "item_not_found",
+    "items_lost",
+    "job_already_terminal",
+    "job_not_found",
+    "log_newer",
+    "log_unavailable",
+    "memory_full",
+    "model_changed",
+    "model_not_found",
+    "model_not_loaded",
+    "model_not_ready",
+    "model_unusable",
+    "not_forkable",
+    "not_found",
+    "not_retryable",
+    "overloaded",
+    "payload_damaged",
+    "payload_missing",
+    "predecessor_failed",
+    "previous_response_not_found",
+    "prompt_too_long",
+    "queue_unavailable",
+    "rate_limited",
+    "response_not_found",
+    "schedule_exists",
+    "schedule_not_found",
+    "stale_attempt",
+    "subscription_not_found",
+    "subscription_taken",
+    "swap_not_found",
+    "unavailable",
+    "unique_job_exists",
+    "webhook_not_found",
+    "worker_not_found",
+]
+
+
+def test_codes_stay_as_clients_know_them() -> None:
+    kinds = [one for one in vars(errors).values() if isinstance(one, type)]
+    found = {one.code for one in kinds if issubclass(one, SemanticError)} - {Unknown.code}
+    assert sorted(found) == CODES
 
 
 def test_error_without_words_shows_its_code() -> None:

@@ -141,7 +141,7 @@ def test_top_k_of_one_is_greedy(engine: BatchEngine) -> None:
     assert tokens_of(engine, "k-one", ask("pick", max_tokens=20, sampling=only)) == greedy
 
 
-def test_a_cancel_in_mid_decode_frees_the_place_and_changes_nobody(
+def test_a_cancel_in_mid_decode_frees_the_place_and_changes_no_other_row(
     model_dir: Path,
 ) -> None:
     sink = CollectingSink()

@@ -330,7 +330,7 @@ class TestWholeEngine:
         assert outcome.stop_reason in {StopReason.CONTEXT_WINDOW, StopReason.END_TURN}
 
 
-def test_long_generation_starves_nobody() -> None:
+def test_long_generation_starves_no_other_job() -> None:
     answers = {"long": "x" * 900, "short": "Hi!"}
     with FakeEngine(CollectingSink(), answers, max_batch_size=2) as engine:
         long = submit(engine, "job-long", ask("long", max_tokens=900))

@@ -57,7 +57,7 @@ def asked(bench: Bench, prompt: list[int], tokens: int, top: int | None, **rules
 
 
 @in_full_precision
-def test_values_are_those_of_a_plain_pass_whoever_else_is_there(
+def test_values_are_those_of_a_plain_pass_beside_any_other_rows(
     architecture: Architecture,
 ) -> None:
     bench = Bench(architecture)
@@ -77,7 +77,7 @@ def test_values_are_those_of_a_plain_pass_whoever_else_is_there(
 
 
 @every_architecture
-def test_values_are_the_same_for_whoever_goes_on_after_any_token(
+def test_values_are_the_same_for_an_attempt_after_any_token(
     architecture: Architecture,
 ) -> None:
     bench = Bench(architecture)
@@ -106,7 +106,7 @@ def test_a_form_that_the_answer_is_held_to_changes_no_value() -> None:
     bench.close()
 
 
-def test_values_wait_for_nobody_who_leaves() -> None:
+def test_values_do_not_wait_for_rows_that_leave() -> None:
     bench = Bench(LLAMA)
     leaving, staying = asked(bench, [1, 2, 3], 30, 2), asked(bench, [4, 5, 6, 7], 12, TOP)
     while len(leaving.tokens) < 3:
@@ -121,7 +121,7 @@ def test_values_wait_for_nobody_who_leaves() -> None:
 
 
 @in_full_precision
-def test_values_of_a_prompt_are_those_of_a_plain_pass_whoever_else_is_there(
+def test_values_of_a_prompt_are_those_of_a_plain_pass_beside_any_other_rows(
     architecture: Architecture,
 ) -> None:
     bench = Bench(architecture)

@@ -37,7 +37,7 @@ def body_or_stream() -> Deleted | StreamReply:
         (whole, None, None),
         (either, None, None),
         (whole, Deleted, Deleted),
-        (body_or_stream, Deleted, Deleted),
+        (body_or_stream, None, Deleted),
     ],
 )
 def test_the_type_of_the_reply_follows_from_the_endpoint(

@@ -140,7 +140,7 @@ def test_what_ends_before_and_while_it_runs_is_told() -> None:
     assert world.gate.closed
 
 
-def test_a_dead_receiver_holds_up_nobody_else() -> None:
+def test_a_dead_receiver_holds_up_no_other_receiver() -> None:
     world = World()
     for number in range(20):
         world.end_job(number, "dead")

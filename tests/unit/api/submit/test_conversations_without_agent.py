@@ -53,7 +53,7 @@ def test_an_answer_is_found_again_by_how_its_conversation_begins() -> None:
     asyncio.run(scenario())
 
 
-def test_an_answer_whose_request_was_erased_is_nobody_s() -> None:
+def test_an_answer_whose_request_was_erased_has_no_owner() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             first = await _ask(api, _said("One?"), "Yes.")

@@ -228,7 +228,7 @@ def test_answer_that_was_ready_when_the_client_was_lost_is_given_to_its_retry() 
     asyncio.run(scenario())
 
 
-def test_job_that_nobody_asks_for_again_is_cancelled_after_its_grace() -> None:
+def test_job_without_a_further_request_is_cancelled_after_its_grace() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             patient(api)

@@ -126,7 +126,7 @@ def test_a_block_is_where_any_worker_has_it() -> None:
     assert [block.on_disk for block in context.blocks] == [False, True, True]
 
 
-def test_without_a_worker_nobody_knows_where_the_blocks_are() -> None:
+def test_without_a_worker_the_place_of_the_blocks_is_unknown() -> None:
     world = World()
     world.tell("ann", _saved(1))
     (context,) = world.read()

@@ -35,7 +35,7 @@ def test_a_client_without_a_share_may_take_all_and_is_then_refused_for_the_total
     assert shares.take(["a"]) == Shortage(3, of_holder=False)
 
 
-def test_without_a_total_nobody_is_short() -> None:
+def test_without_a_total_no_agent_is_short() -> None:
     assert Shares(None).take(["a"], 10**9) is None
 
 

@@ -93,7 +93,7 @@ def test_lines_get_their_prefix_and_long_ones_are_cut() -> None:
     ]
 
 
-def test_terminal_that_is_gone_stops_nobody() -> None:
+def test_terminal_that_is_gone_stops_no_part() -> None:
     terminal = io.StringIO()
     terminal.close()
     writer = LineWriter(terminal)

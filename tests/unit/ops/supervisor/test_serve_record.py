@@ -94,7 +94,7 @@ def test_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
         pytest.fail("held")
 
 
-def test_part_lives_until_it_ends_and_a_reused_pid_is_somebody_else() -> None:
+def test_part_lives_until_it_ends_and_a_reused_pid_is_another_process() -> None:
     with subprocess.Popen(["sleep", "600"]) as process:
         part = PartRecord.of(process.pid, restarts=0)
         other = PartRecord(pid=process.pid, created=part.created - 100, restarts=0)

@@ -221,7 +221,7 @@ def test_each_block_has_its_outcome_when_the_disk_fails(world: World) -> None:
     assert writer.in_flight_bytes() == 0
 
 
-def test_a_deleted_block_is_forgotten_and_nobody_waits_for_it(world: World) -> None:
+def test_a_deleted_block_is_forgotten_and_no_read_waits_for_it(world: World) -> None:
     (block,) = make_chain(1, 1)
     written = world.writer.write(block)
     stored = world.writer.when_written([block.hash])
