@@ -2,10 +2,10 @@
 
     python -m bench.stress [--case NAME ...] [--again] [--scale 0.1] [--results DIR] [--page FILE]
 
-Runs the twelve cases of the plan and three that time whole requests, realistic conversations and
-resumed contexts, each with a service of its own. Each case keeps its result in a file, so a run
-that was interrupted goes on with the next case; ``--again`` repeats cases. ``--scale`` shrinks load
-and time. The exit code is 1 if a target is missed that does not depend on the machine's speed.
+Runs the twelve cases of the plan, each with a service of its own. Each case keeps its result in a
+file, so a run that was interrupted goes on with the next case; ``--again`` repeats cases.
+``--scale`` shrinks load and time. The exit code is 1 if a target is missed that does not depend on
+the machine's speed.
 """
 
 from __future__ import annotations
