@@ -27,7 +27,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = ROOT / "docs" / "benchmarks.md"
 RESULTS: Final = ROOT / "docs" / "benchmarks" / "results"
 #: Benchmarks that can measure other servers too.
-_WITH_RIVALS: Final = ("comparison", "league")
+_WITH_RIVALS: Final = ("league",)
 #: Benchmarks of a model of the caller; the others have their own.
 _WITH_MODEL: Final = ("together",)
 BEGIN: Final = "<!-- report: begin (make report writes this part) -->"
@@ -76,7 +76,7 @@ def _run(part: Part, file: Path, options: argparse.Namespace) -> bool:
                 "part": part.name,
                 "command": shown,
                 "conditions": conditions(busy),
-                "figures": json.loads(out.read_text(encoding="utf-8")),
+                "section": json.loads(out.read_text(encoding="utf-8")),
             }
             file.write_text(json.dumps(result) + "\n", encoding="utf-8")
     return done.returncode == 0 and file.exists()
@@ -103,16 +103,15 @@ def write_page(page: Path, results: Mapping[str, dict[str, Any]]) -> None:
 
 def _lines(results: Mapping[str, dict[str, Any]], plots: Path, page: Path) -> Iterator[str]:
     shown = [(part, results[part.name]) for part in PARTS if part.name in results]
-    made = {part.name: part.section(result["figures"]) for part, result in shown}
-    headlines = [(made[part.name].headline, result) for part, result in shown]
-    if any(headline is not None for headline, _ in headlines):
+    headed = [result for _, result in shown if result["section"]["headline"]][:HEADLINES_MAX]
+    if headed:
         yield from ("", "| headline | figure | command |", "|---|---|---|")
-    for headline, result in [one for one in headlines if one[0] is not None][:HEADLINES_MAX]:
+    for result in headed:
         mark = "" if result["conditions"]["quiet"] else " (not quiet)"
-        what, figure = headline or ("", "")
+        what, figure = result["section"]["headline"]
         yield f"| {what} | {figure}{mark} | `{result['command']}` |"
     for part, result in shown:
-        section = made[part.name]
+        section = result["section"]
         yield ""
         yield f"### Report: {part.title.lower()}"
         yield ""
@@ -120,8 +119,8 @@ def _lines(results: Mapping[str, dict[str, Any]], plots: Path, page: Path) -> It
         yield f"- **Command:** `{result['command']}`"
         yield f"- **Conditions:** {line_of(result['conditions'])}"
         yield ""
-        yield from section.table
-        for name, svg in section.plots.items():
+        yield from section["table"]
+        for name, svg in section["plots"].items():
             plots.mkdir(parents=True, exist_ok=True)
             file = plots / f"{name}.svg"
             file.write_text(svg, encoding="utf-8")
@@ -141,7 +140,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--again", action="store_true", help="repeat parts that have figures")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to check the harness")
     parser.add_argument("--loaded", action="store_true", help="run beside other programs")
-    parser.add_argument("--rivals", type=Path, help="folder of environments, as bench.comparison")
+    parser.add_argument("--rivals", type=Path, help="folder of environments, as bench.league")
     parser.add_argument("--model", type=Path, help="model of bench.together; default: the demo")
     parser.add_argument("--soak-minutes", type=float, help="length of the mixed load")
     parser.add_argument("--results", type=Path, default=RESULTS, help="files of figures")

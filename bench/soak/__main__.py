@@ -11,7 +11,6 @@ an error; ``--keep`` names where the logs of such a run stay.
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import statistics
 import sys
@@ -27,8 +26,9 @@ from bench.chaos.load import Load, sample_requests
 from bench.chaos.model import make_exact_model
 from bench.chaos.receiver import HookReceiver, hook_receiver
 from bench.chaos.run import SHORT_ITEMS, SMALL_CACHES, Chaos, mixed_environment
-from bench.experiments.report import print_conditions
-from bench.report import sections
+from bench.experiments.report import print_conditions, table_lines
+from bench.report.plots import lines
+from bench.report.section import Section
 from bench.soak.evidence import errors_of, keep
 from bench.soak.load import CLIENTS, Agents, Record
 from bench.soak.samples import Sample, Sampler
@@ -46,6 +46,7 @@ FAILED: Final = Path("soak-failed")
 #: Most samples, and most turns, in the result.
 PLOTTED: Final = 200
 PLOTTED_TURNS: Final = 4000
+_RSS: Final = " rss, MB"
 
 
 def main() -> int:
@@ -67,10 +68,9 @@ def main() -> int:
                 service.kill()
             print(f"logs       {keep(service.data_dir, service.log_file, options.keep)}")
             raise
+    section_of(result).emit(options.json)
     _print(result)
     print_conditions(began)
-    if options.json:
-        options.json.write_text(json.dumps(result) + "\n")
     if not result["passed"]:
         print(f"logs       {keep(service.data_dir, service.log_file, options.keep)}")
     shutil.rmtree(folder)
@@ -173,8 +173,49 @@ def result_of(
     }
 
 
+def section_of(found: dict[str, Any]) -> Section:
+    """Return the table of what grows, and its plots."""
+    head = ("series", ">level", ">last", ">% an hour", ">noise, %", "grows")
+    rows = [
+        (
+            name,
+            f"{one['level']:,.1f}",
+            f"{one['last']:,.1f}",
+            f"{one['percent_per_hour']:+.1f}",
+            f"{one['noise_percent']:.1f}",
+            "**yes**" if one["grows"] else "",
+        )
+        for name, one in found["trends"].items()
+    ]
+    shown = {
+        name: [(one["t_s"] / 60, one[name]) for one in found["samples"] if name in one]
+        for name in found["trends"]
+    }
+    memories = {name.removesuffix(_RSS): of for name, of in shown.items() if name.endswith(_RSS)}
+    counts = {name: points for name, points in shown.items() if "descriptors" in name}
+    first = {"first text": [(at_s / 60, ms) for at_s, ms in found["latencies"]]}
+    grown = ", ".join(found["grown"]) or "nothing"
+    done = ", ".join(f"{number:,} {name}" for name, number in found["operations"].items())
+    return Section(
+        headline=(
+            f"{found['minutes']:g} minutes of mixed load",
+            (
+                f"{grown} grew; {len(found['violations'])} promises were broken;"
+                f" {len(found['errors'])} errors in the log;"
+                f" last over first third of the latencies: {found['latency_drift']}"
+            ),
+        ),
+        table=[*table_lines(head, rows), "", f"Done: {done}, {len(found['swap_ms'])} swaps."],
+        plots={
+            "soak-memory": lines("Resident memory", memories, unit="MB", x_unit="minutes"),
+            "soak-descriptors": lines("Descriptors", counts, unit="open", x_unit="minutes"),
+            "soak-latency": lines("First text of a turn", first, unit="ms", x_unit="minutes"),
+        },
+        figures=found,
+    )
+
+
 def _print(result: dict[str, Any]) -> None:
-    print("\n".join(sections.soak(result).table))
     print(
         f"first text  {result['first_text_ms']} ms; last over first third {result['latency_drift']}"
     )
