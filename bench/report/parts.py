@@ -5,17 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from bench.stress.cases import CASES
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
     """One benchmark.
 
     Attributes:
-        name: Its module in ``bench``, and the name of its file of figures.
+        name: The name of its file of figures: its module in ``bench``, and what follows a hyphen.
         title: Its heading.
         question: What it answers.
         full: Arguments of a whole run.
         quick: Arguments of a run that only checks the harness.
+        pages: Below ``docs``, where it stands.
     """
 
     name: str
@@ -23,6 +26,12 @@ class Part:
     question: str
     full: str
     quick: str
+    pages: tuple[str, ...] = ("benchmarks.md",)
+
+    @property
+    def module(self) -> str:
+        """Its module in ``bench``."""
+        return self.name.partition("-")[0]
 
 
 PARTS: Final = (
@@ -39,6 +48,7 @@ PARTS: Final = (
         "What do load generators and clients of others see of this service and of other servers?",
         full="--long --rounds 3",
         quick="--rounds 1 --servers semantic mlx_lm.server",
+        pages=("benchmarks/league.md",),
     ),
     Part(
         "memory",
@@ -67,6 +77,7 @@ PARTS: Final = (
         "Does anything grow or slow down while agents, batches and swaps go on?",
         full="--minutes 15 --swap-minutes 4",
         quick="--minutes 1 --swap-minutes 0.4",
+        pages=("benchmarks.md", "benchmarks/soak.md"),
     ),
     Part(
         "idle",
@@ -74,5 +85,16 @@ PARTS: Final = (
         "What does the service cost while nothing runs?",
         full="--seconds 60",
         quick="--seconds 5",
+    ),
+    *(
+        Part(
+            f"stress-{case.name}",
+            f"Case `{case.name}`",
+            f"{case.load}.",
+            full=f"--case {case.name}",
+            quick=f"--case {case.name} --scale 0.1",
+            pages=("benchmarks/stress.md",),
+        )
+        for case in CASES
     ),
 )
