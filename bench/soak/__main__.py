@@ -32,7 +32,7 @@ from bench.report.section import Section
 from bench.soak.evidence import errors_of, keep
 from bench.soak.load import CLIENTS, Agents, Record
 from bench.soak.samples import Sample, Sampler
-from bench.soak.verdict import DRIFT_MAX, drift_of, trends_of
+from bench.soak.verdict import DRIFT_MAX, TREND_HEAD, drift_of, trend_rows, trends_of
 from tests.support.processes.planted_constants import with_constants
 from tests.support.processes.service import Service
 
@@ -62,13 +62,14 @@ def main() -> int:
         }
         service = Service(folder / "data", env=with_constants(env, SHORT_ITEMS)).start()
         try:
-            result = _run(service, hook, options)
+            section = _run(service, hook, options)
         except BaseException:
             if service.process.poll() is None:
                 service.kill()
             print(f"logs       {keep(service.data_dir, service.log_file, options.keep)}")
             raise
-    section_of(result).emit(options.json)
+    section.emit(options.json)
+    result = section.figures
     _print(result)
     print_conditions(began)
     if not result["passed"]:
@@ -77,7 +78,7 @@ def main() -> int:
     return int(not result["passed"])
 
 
-def _run(service: Service, hook: HookReceiver, options: argparse.Namespace) -> dict[str, Any]:
+def _run(service: Service, hook: HookReceiver, options: argparse.Namespace) -> Section:
     """Work for the wanted time, stop the service, and return the result."""
     samples: list[Sample] = []
     record = Record()
@@ -110,7 +111,7 @@ def _run(service: Service, hook: HookReceiver, options: argparse.Namespace) -> d
     broken = check(history, others=CLIENTS)
     violations = [f"{one.promise}: {one.subject}: {one.what}" for one in broken]
     errors = errors_of(service.log_file)
-    return result_of(samples, record, violations, errors, minutes=options.minutes)
+    return section_of(samples, record, violations, errors, minutes=options.minutes)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -131,15 +132,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def result_of(
+def section_of(
     samples: list[Sample],
     record: Record,
     violations: list[str],
     errors: list[dict[str, Any]],
     *,
     minutes: float,
-) -> dict[str, Any]:
-    """Return the figures of a run and whether it passed.
+) -> Section:
+    """Return the table of what grows, its plots, and the figures with the verdict ``passed``.
 
     Args:
         samples: Figures of the processes, in order.
@@ -151,67 +152,50 @@ def result_of(
     trends, drift = trends_of(samples), drift_of(record.first_ms)
     grown = [name for name, trend in trends.items() if trend.grows]
     slow = drift is not None and drift > DRIFT_MAX
-    first = [ms for _, ms in record.first_ms]
-    return {
-        "minutes": minutes,
-        "passed": not (grown or slow or violations or errors or record.faults),
-        "grown": grown,
-        "trends": {name: asdict(trend) for name, trend in trends.items()},
-        "first_text_ms": round(statistics.median(first), 1) if first else None,
-        "latency_drift": drift,
-        "operations": dict(record.counts),
-        "swap_ms": record.swap_ms,
-        "faults": record.faults,
-        "violations": violations,
-        "errors": errors,
-        # The verdict is about all of them; a plot needs fewer.
-        "samples": samples[:: len(samples) // PLOTTED + 1],
-        "latencies": [
-            (round(at_s, 1), round(ms, 1))
-            for at_s, ms in record.first_ms[:: len(record.first_ms) // PLOTTED_TURNS + 1]
-        ],
-    }
-
-
-def section_of(found: dict[str, Any]) -> Section:
-    """Return the table of what grows, and its plots."""
-    head = ("series", ">level", ">last", ">% an hour", ">noise, %", "grows")
-    rows = [
-        (
-            name,
-            f"{one['level']:,.1f}",
-            f"{one['last']:,.1f}",
-            f"{one['percent_per_hour']:+.1f}",
-            f"{one['noise_percent']:.1f}",
-            "**yes**" if one["grows"] else "",
-        )
-        for name, one in found["trends"].items()
-    ]
+    # The verdict is about all of them; a plot needs fewer.
+    plotted = samples[:: len(samples) // PLOTTED + 1]
     shown = {
-        name: [(one["t_s"] / 60, one[name]) for one in found["samples"] if name in one]
-        for name in found["trends"]
+        name: [(one["t_s"] / 60, one[name]) for one in plotted if name in one] for name in trends
     }
     memories = {name.removesuffix(_RSS): of for name, of in shown.items() if name.endswith(_RSS)}
     counts = {name: points for name, points in shown.items() if "descriptors" in name}
-    first = {"first text": [(at_s / 60, ms) for at_s, ms in found["latencies"]]}
-    grown = ", ".join(found["grown"]) or "nothing"
-    done = ", ".join(f"{number:,} {name}" for name, number in found["operations"].items())
+    turns = record.first_ms[:: len(record.first_ms) // PLOTTED_TURNS + 1]
+    first = {"first text": [(at_s / 60, ms) for at_s, ms in turns]}
+    done = ", ".join(f"{number:,} {name}" for name, number in record.counts.items())
     return Section(
         headline=(
-            f"{found['minutes']:g} minutes of mixed load",
+            f"{minutes:g} minutes of mixed load",
             (
-                f"{grown} grew; {len(found['violations'])} promises were broken;"
-                f" {len(found['errors'])} errors in the log;"
-                f" last over first third of the latencies: {found['latency_drift']}"
+                f"{', '.join(grown) or 'nothing'} grew; {len(violations)} promises were broken;"
+                f" {len(errors)} errors in the log;"
+                f" last over first third of the latencies: {drift}"
             ),
         ),
-        table=[*table_lines(head, rows), "", f"Done: {done}, {len(found['swap_ms'])} swaps."],
+        table=[
+            *table_lines(TREND_HEAD, trend_rows(trends)),
+            "",
+            f"Done: {done}, {len(record.swap_ms)} swaps.",
+        ],
         plots={
             "soak-memory": lines("Resident memory", memories, unit="MB", x_unit="minutes"),
             "soak-descriptors": lines("Descriptors", counts, unit="open", x_unit="minutes"),
             "soak-latency": lines("First text of a turn", first, unit="ms", x_unit="minutes"),
         },
-        figures=found,
+        figures={
+            "minutes": minutes,
+            "passed": not (grown or slow or violations or errors or record.faults),
+            "grown": grown,
+            "trends": {name: asdict(trend) for name, trend in trends.items()},
+            "first_text_ms": round(statistics.median(ms for _, ms in record.first_ms), 1)
+            if record.first_ms
+            else None,
+            "latency_drift": drift,
+            "operations": dict(record.counts),
+            "swap_ms": record.swap_ms,
+            "faults": record.faults,
+            "violations": violations,
+            "errors": errors,
+        },
     )
 
 

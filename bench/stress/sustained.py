@@ -9,7 +9,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from bench.soak.samples import Sample, Sampler
-from bench.soak.verdict import DRIFT_MAX, GROWTH_PER_HOUR_MAX, drift_of, trends_of
+from bench.soak.verdict import (
+    DRIFT_MAX,
+    GROWTH_PER_HOUR_MAX,
+    TREND_HEAD,
+    drift_of,
+    trend_rows,
+    trends_of,
+)
 from bench.stress.client import Reply, question
 from bench.stress.run import Run
 from bench.stress.verdict import (
@@ -28,7 +35,7 @@ async def hour(run: Run) -> Outcome:
     """Send 2.5 requests a second for an hour, and watch memory, errors and latency."""
     replies, samples = await _paced(run, workers=5, per_s=2.5, last_s=run.seconds(3600))
     checks = (*_errors(replies), _growth(samples), _drift(replies))
-    return Outcome(checks=checks, head=_MEMORY_HEAD, rows=_memory_rows(samples))
+    return Outcome(checks=checks, head=TREND_HEAD, rows=trend_rows(trends_of(samples)))
 
 
 async def per_minute(run: Run) -> Outcome:
@@ -53,7 +60,7 @@ async def memory(run: Run) -> Outcome:
     """Send three requests a second for half an hour, and watch memory."""
     replies, samples = await _paced(run, workers=3, per_s=3.0, last_s=run.seconds(1800))
     checks = (*_errors(replies), _growth(samples))
-    return Outcome(checks=checks, head=_MEMORY_HEAD, rows=_memory_rows(samples))
+    return Outcome(checks=checks, head=TREND_HEAD, rows=trend_rows(trends_of(samples)))
 
 
 async def drift(run: Run) -> Outcome:
@@ -93,9 +100,6 @@ def _errors(replies: Sequence[Reply]) -> tuple[Check, ...]:
     return no_failure(replies), answered(replies, 0.99)
 
 
-_MEMORY_HEAD: Final = ("process", ">MB after the warm-up", ">at the end", ">an hour")
-
-
 def _growth(samples: Sequence[Sample]) -> Check:
     grown = [name for name, trend in trends_of(samples).items() if trend.grows]
     return Check(
@@ -103,19 +107,6 @@ def _growth(samples: Sequence[Sample]) -> Check:
         figure=", ".join(grown) or "none",
         reached=not grown,
     )
-
-
-def _memory_rows(samples: Sequence[Sample]) -> list[tuple[str, str, str, str]]:
-    return [
-        (
-            name.removesuffix(" rss, MB"),
-            f"{trend.level:.0f}",
-            f"{trend.last:.0f}",
-            f"{trend.percent_per_hour:+.1f} %",
-        )
-        for name, trend in trends_of(samples).items()
-        if name.endswith(" rss, MB")
-    ]
 
 
 def _drift(replies: Sequence[Reply]) -> Check:
