@@ -14,21 +14,8 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from bench.experiments.report import (
-    print_conditions,
-    print_table,
-    table_lines,
-    use_worker_allocator,
-)
-from bench.memory.rotation_table import (
-    HEADER,
-    REMINDER_TOKENS,
-    REPORT_HEADER,
-    Rotation,
-    report_row,
-    rotations,
-    rows,
-)
+from bench.experiments.report import print_conditions, table_lines, use_worker_allocator
+from bench.memory.rotation_table import HEADER, REMINDER_TOKENS, Rotation, rotations, rows
 from bench.memory.shapes import QUICK_SHAPES, SHAPES
 from bench.report.section import Section
 
@@ -48,8 +35,11 @@ def main() -> None:
     shapes = given.shapes or (QUICK_SHAPES if given.quick else tuple(SHAPES))
     reminder = REMINDER_TOKENS if given.reminder else 0
     runs: list[Rotation] = []
-    print_table(HEADER, rows(rotations(shapes, quick=given.quick, reminder=reminder), runs))
-    table = [*table_lines(REPORT_HEADER, map(report_row, runs))]
+    table = []
+    started = rotations(shapes, quick=given.quick, reminder=reminder)
+    for line in table_lines(HEADER, rows(started, runs)):
+        print(line, flush=True)
+        table.append(line)
     Section(table=table, figures=[asdict(run) for run in runs]).write(given.json)
     print_conditions(started_s)
 

@@ -27,10 +27,6 @@ HEADER = (
     *(">written MB", ">disk / live", ">first token ms", ">total s", ">of unlimited", ">CPU s"),
     *(">peak MB", ">live MB", ">budget MB", ">step MB", ">equal answers"),
 )
-#: Of the table in the report.
-REPORT_HEADER = (
-    *("run", ">agents", ">of known tokens reused", ">worst", ">peak, MB", ">limit, MB"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,20 +99,6 @@ def rows(runs: Iterator[Rotation], done: list[Rotation]) -> Iterator[tuple[objec
             _mb(unlimited.figures["step_bytes"]),
             equal_answers(run, _in_turn(run, done)),
         )
-
-
-def report_row(run: Rotation) -> tuple[object, ...]:
-    """Return a row of the report: what is reused, and the peak beside its limit."""
-    figures = run.figures
-    limit = figures["budget_bytes"] + figures["step_bytes"]
-    return (
-        f"{run.shape}, {run.budget}, {'at once' if run.at_once else 'in turn'}",
-        run.agents,
-        f"{figures['reused_median']:.1%}",
-        f"{figures['reused_worst']:.1%}",
-        _mb(figures["peak_bytes"]),
-        "-" if run.budget == UNLIMITED else _mb(limit),
-    )
 
 
 def equal_answers(run: Rotation, unlimited: Rotation) -> str:
