@@ -55,7 +55,7 @@ def wait_for_results(service: Service, least: int) -> None:
 
     def done() -> int:
         url = f"{service.base_url}/v1/messages/batches"
-        listed = httpx.get(url, timeout=60).raise_for_status().json()["data"]
+        listed = httpx.get(url, timeout=scaled(60)).raise_for_status().json()["data"]
         counts = [one["progress"] for one in listed]
         return max((sum(one.values()) - one["processing"] for one in counts), default=0)
 
