@@ -16,6 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -152,15 +153,6 @@ def section_of(
     trends, drift = trends_of(samples), drift_of(record.first_ms)
     grown = [name for name, trend in trends.items() if trend.grows]
     slow = drift is not None and drift > DRIFT_MAX
-    # The verdict is about all of them; a plot needs fewer.
-    plotted = samples[:: len(samples) // PLOTTED + 1]
-    shown = {
-        name: [(one["t_s"] / 60, one[name]) for one in plotted if name in one] for name in trends
-    }
-    memories = {name.removesuffix(_RSS): of for name, of in shown.items() if name.endswith(_RSS)}
-    counts = {name: points for name, points in shown.items() if "descriptors" in name}
-    turns = record.first_ms[:: len(record.first_ms) // PLOTTED_TURNS + 1]
-    first = {"first text": [(at_s / 60, ms) for at_s, ms in turns]}
     done = ", ".join(f"{number:,} {name}" for name, number in record.counts.items())
     return Section(
         headline=(
@@ -176,11 +168,7 @@ def section_of(
             "",
             f"Done: {done}, {len(record.swap_ms)} swaps.",
         ],
-        plots={
-            "soak-memory": lines("Resident memory", memories, unit="MB", x_unit="minutes"),
-            "soak-descriptors": lines("Descriptors", counts, unit="open", x_unit="minutes"),
-            "soak-latency": lines("First text of a turn", first, unit="ms", x_unit="minutes"),
-        },
+        plots=_plots(samples, record, trends),
         figures={
             "minutes": minutes,
             "passed": not (grown or slow or violations or errors or record.faults),
@@ -197,6 +185,23 @@ def section_of(
             "errors": errors,
         },
     )
+
+
+def _plots(samples: list[Sample], record: Record, names: Iterable[str]) -> dict[str, str]:
+    """Return the plots by file name; they need fewer points than the verdict."""
+    plotted = samples[:: len(samples) // PLOTTED + 1]
+    shown = {
+        name: [(one["t_s"] / 60, one[name]) for one in plotted if name in one] for name in names
+    }
+    memories = {name.removesuffix(_RSS): of for name, of in shown.items() if name.endswith(_RSS)}
+    counts = {name: points for name, points in shown.items() if "descriptors" in name}
+    turns = record.first_ms[:: len(record.first_ms) // PLOTTED_TURNS + 1]
+    first = {"first text": [(at_s / 60, ms) for at_s, ms in turns]}
+    return {
+        "soak-memory": lines("Resident memory", memories, unit="MB", x_unit="minutes"),
+        "soak-descriptors": lines("Descriptors", counts, unit="open", x_unit="minutes"),
+        "soak-latency": lines("First text of a turn", first, unit="ms", x_unit="minutes"),
+    }
 
 
 def _print(result: dict[str, Any]) -> None:
