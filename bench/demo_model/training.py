@@ -23,6 +23,7 @@ from bench.demo_model.batches import Batch
 from bench.demo_model.render import MODEL_DIR
 
 _LOG_EVERY = 20
+_WARM_UP = 20
 #: Batches of a step; those of long prompts have prefixes of different lengths.
 _PARTS = 2
 _MUON_RATE = 0.008
@@ -70,28 +71,21 @@ def score(model: llama.Model, hidden: mx.array, batch: Batch) -> tuple[mx.array,
     return loss, (mx.argmax(logits, axis=-1) == targets).mean()
 
 
-def learning_rate_factor(progress: float, step: int) -> float:
-    """Return the factor of the learning rates: short warm-up, half constant, then down."""
-    warm_up = min(1.0, (step + 1) / 20)
-    return warm_up * min(1.0, max(0.02, 2.0 * (1.0 - progress)))
+def optimizer_of(plan: Plan) -> optimizers.MultiOptimizer:
+    """Return Muon for the matrices, AdamW for embeddings and norms."""
+    muon = optimizers.Muon(_rates(_MUON_RATE, plan), momentum=0.95, weight_decay=0.0)
+    adam = optimizers.AdamW(_rates(_ADAM_RATE, plan), betas=[0.9, 0.98], weight_decay=0.0)
+    return optimizers.MultiOptimizer([muon, adam], [_is_matrix])
 
 
-class Optimizer:
-    """Muon for the matrices, AdamW for embeddings and norms."""
-
-    def __init__(self, plan: Plan) -> None:
-        """Create both optimizers with the rates of `plan`."""
-        self._rate = plan.rate
-        self._muon = optimizers.Muon(_MUON_RATE, momentum=0.95, weight_decay=0.0)
-        self._adam = optimizers.AdamW(_ADAM_RATE, betas=[0.9, 0.98], weight_decay=0.0)
-        self._both = optimizers.MultiOptimizer([self._muon, self._adam], [_is_matrix])
-
-    def update(self, model: llama.Model, gradient: Any, factor: float) -> None:
-        """Apply one step with the learning rates multiplied by `factor`."""
-        self._muon.learning_rate = _MUON_RATE * self._rate * factor
-        self._adam.learning_rate = _ADAM_RATE * self._rate * factor
-        self._both.update(model, gradient)
-        mx.eval(model.parameters(), self._both.state)
+def _rates(most: float, plan: Plan) -> Callable[[mx.array], mx.array]:
+    """Return the learning rate at each step: short warm-up, half constant, then down."""
+    rate, half = most * plan.rate, plan.steps // 2
+    warm_up = optimizers.linear_schedule(rate / _WARM_UP, rate, _WARM_UP)
+    down = optimizers.linear_schedule(rate, 0.02 * rate, max(1, plan.steps - half))
+    return optimizers.join_schedules(
+        [warm_up, lambda _: mx.array(rate), down], [_WARM_UP, max(_WARM_UP, half)]
+    )
 
 
 def _is_matrix(name: str, parameter: mx.array) -> bool:
@@ -112,7 +106,7 @@ def train(
         plan: How to train.
         loss_function: Returns loss and accuracy for a batch.
     """
-    optimizer = Optimizer(plan)
+    optimizer = optimizer_of(plan)
     gradient_of = value_and_grad(model, loss_function)
     start = time.monotonic()
     recent: list[tuple[float, float]] = []
@@ -128,7 +122,8 @@ def train(
             gradient = part if gradient is None else tree_map(operator.add, gradient, part)
             mx.eval(loss, accuracy, gradient)
             recent.append((float(loss), float(accuracy)))
-        optimizer.update(model, gradient, learning_rate_factor(progress, step))
+        optimizer.update(model, gradient)
+        mx.eval(model.parameters(), optimizer.state)
         if (step + 1) % _LOG_EVERY == 0:
             mean = np.mean(recent, axis=0)
             recent.clear()
