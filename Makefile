@@ -134,21 +134,21 @@ bench: $(DEV) ## Measure this service beside mlx_lm.server on SmolLM2: make benc
 
 .PHONY: league
 league: $(DEV) ## Measure beside others by their load generators, and write docs/benchmarks/league.md; FULL=1 takes hours
-	@$(BIN)/python -m bench.report --only league --again $(if $(FULL),,--quick) --rivals $(LEAGUE) --page docs/benchmarks/league.md $(ARGS)
+	@$(BIN)/python -m bench.report --only league --again $(if $(FULL),,--quick) --rivals $(LEAGUE) $(ARGS)
 
-report: $(DEV) ## Run the benchmarks on a quiet machine and write docs/benchmarks.md: make report ARGS="--only soak"
+report: $(DEV) ## Run the benchmarks on a quiet machine and write their pages in docs: make report ARGS="--only soak"
 	@$(BIN)/python -m bench.report $(ARGS)
 
 soak: $(DEV) ## Work for an hour under mixed load, and look for what grows: make soak ARGS="--minutes 10"
 	@$(BIN)/python -m bench.soak $(ARGS)
 
 .PHONY: stress
-stress: $(DEV) ## Run the stress cases, and write their table in docs: make stress ARGS="--case full"
-	@$(BIN)/python -m bench.stress $(ARGS)
+stress: $(DEV) ## Run the stress cases, and write docs/benchmarks/stress.md: make stress ARGS="--only stress-full --again"
+	@$(BIN)/python -m bench.report --only stress $(ARGS)
 
 .PHONY: soak-hour
 soak-hour: $(DEV) ## Work for an hour on a quiet machine, and write docs/benchmarks/soak.md with table and plots
-	@$(BIN)/python -m bench.report --only soak --again --soak-minutes 60 --page docs/benchmarks/soak.md $(ARGS)
+	@$(BIN)/python -m bench.report --only soak --again --soak-minutes 60 $(ARGS)
 
 nightly: $(SITE) ## Run the tests with their long enumerations, weeks of the simulator, and mixed load
 	@$(if $(ARGS),,$(REAL) smollm2-float32 gemma3-270m >/dev/null || echo "their tests are skipped")

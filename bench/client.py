@@ -76,32 +76,19 @@ def stream_together(base_url: str, bodies: Sequence[dict[str, Any]]) -> list[Str
         OSError: The server cannot be reached or took too long.
         RuntimeError: The server answered with an error.
     """
-    traces = uvloop.run(_together(base_url, bodies, pieces=None))
+    traces = uvloop.run(_together(base_url, bodies))
     if not all(trace.completion_tokens for trace in traces):
         raise RuntimeError("the server reported no number of generated tokens")
     return traces
 
 
-def leave_after(base_url: str, body: dict[str, Any], pieces: int) -> None:
-    """Close the connection after some pieces of text.
-
-    Raises:
-        RuntimeError: The answer ended before, or is an error.
-    """
-    (trace,) = uvloop.run(_together(base_url, [body], pieces=pieces))
-    if len(trace.tokens) < pieces:
-        raise RuntimeError(f"the answer ended after {len(trace.tokens)} pieces of text")
-
-
-async def _together(
-    base_url: str, bodies: Sequence[dict[str, Any]], pieces: int | None
-) -> list[StreamTrace]:
+async def _together(base_url: str, bodies: Sequence[dict[str, Any]]) -> list[StreamTrace]:
     async with asyncio.timeout(STREAM_SECONDS_MAX):
-        return await asyncio.gather(*(_stream(base_url, body, pieces) for body in bodies))
+        return await asyncio.gather(*(_stream(base_url, body) for body in bodies))
 
 
-async def _stream(base_url: str, body: dict[str, Any], pieces: int | None) -> StreamTrace:
-    """Read one answer to its end, or until it has so many pieces of text."""
+async def _stream(base_url: str, body: dict[str, Any]) -> StreamTrace:
+    """Read one answer to its end."""
     address = urlsplit(base_url)
     content = json.dumps(body).encode()
     head = (
@@ -118,8 +105,6 @@ async def _stream(base_url: str, body: dict[str, Any], pieces: int | None) -> St
     while line := await reader.readline():
         if line.startswith(b"data: {"):
             _note(trace, line)
-        if pieces is not None and len(trace.tokens) >= pieces:
-            break
     trace.done = time.perf_counter()
     writer.close()
     return trace

@@ -11,7 +11,6 @@ and reads what each process has computed when the service is ready, and its stan
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 import time
@@ -20,13 +19,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import httpx
 import psutil
 
-from bench.experiments.report import print_table
-from bench.report import sections
+from bench.experiments.report import table_lines
+from bench.report.section import Section
 from tests.support.processes.service import Service
 
 #: Seconds between the job and the measurement, so that caches are written and timers settle.
@@ -107,19 +106,6 @@ def measure(service: Service, seconds: float, *, threads: bool) -> list[Counters
     return sorted(used, key=lambda one: one.cpu_s, reverse=True)
 
 
-def result_of(used: list[Counters], seconds: float) -> dict[str, Any]:
-    """Return the figures: percent of one core, and wake-ups a second."""
-    total = Counters("all", sum(one.cpu_s for one in used), sum(one.wakeups for one in used))
-    rows = {
-        one.name: {
-            "cpu_percent": round(100 * one.cpu_s / seconds, 3),
-            "wakeups_per_s": round(one.wakeups / seconds, 2),
-        }
-        for one in (*used, total)
-    }
-    return {"seconds": seconds, "processes": rows}
-
-
 def measure_starts(folder: Path, starts: int) -> dict[str, list[float]]:
     """Return the CPU seconds of each process until it was ready, for each start.
 
@@ -140,18 +126,6 @@ def measure_starts(folder: Path, starts: int) -> dict[str, list[float]]:
     return dict(found)
 
 
-def starts_of(found: Mapping[str, list[float]]) -> dict[str, Any]:
-    """Return the median, the least and the most CPU seconds of each process."""
-    return {
-        name: {
-            "median_s": round(statistics.median(each), 2),
-            "min_s": round(min(each), 2),
-            "max_s": round(max(each), 2),
-        }
-        for name, each in sorted(found.items(), key=lambda one: statistics.median(one[1]))
-    }
-
-
 def main() -> None:
     """Measure, print a table, and write the figures where ``--json`` asks for them."""
     parser = argparse.ArgumentParser(prog="python -m bench.idle", description=__doc__)
@@ -160,25 +134,21 @@ def main() -> None:
     parser.add_argument("--starts", type=int, metavar="N", help="measure N starts instead")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures here")
     given = parser.parse_args()
-    result = _starts(given.starts) if given.starts else _idle(given.seconds, threads=given.threads)
-    if given.json:
-        given.json.write_text(json.dumps(result, indent=2) + "\n")
+    table = _starts(given.starts) if given.starts else _idle(given.seconds, threads=given.threads)
+    Section(table=table).emit(given.json)
 
 
-def _starts(starts: int) -> dict[str, Any]:
+def _starts(starts: int) -> list[str]:
+    """Return a table of the CPU seconds of each process until it was ready."""
     with tempfile.TemporaryDirectory(prefix="starts-") as folder:
-        result = starts_of(measure_starts(Path(folder), starts))
-    print_table(
-        ["process", ">CPU s (median)", ">least", ">most"],
-        [
-            (name, *(f"{row[figure]:.2f}" for figure in ("median_s", "min_s", "max_s")))
-            for name, row in result.items()
-        ],
-    )
-    return {"starts": starts, "processes": result}
+        found = measure_starts(Path(folder), starts)
+    rows = sorted((statistics.median(each), min(each), max(each), n) for n, each in found.items())
+    head = ("process", ">CPU s (median)", ">least", ">most")
+    return [*table_lines(head, [(n, *(f"{one:.2f}" for one in row)) for *row, n in rows])]
 
 
-def _idle(seconds: float, *, threads: bool) -> dict[str, Any]:
+def _idle(seconds: float, *, threads: bool) -> list[str]:
+    """Return a table of percent of one core and wake-ups a second, by process or thread."""
     with tempfile.TemporaryDirectory(prefix="idle-") as folder:
         service = Service(Path(folder) / "data").start()
         try:
@@ -187,9 +157,12 @@ def _idle(seconds: float, *, threads: bool) -> dict[str, Any]:
             used = measure(service, seconds, threads=threads)
         finally:
             service.stop()
-    result = result_of(used, seconds)
-    print("\n".join(sections.idle(result).table))
-    return result
+    used.append(Counters("all", sum(one.cpu_s for one in used), sum(one.wakeups for one in used)))
+    rows = (
+        (one.name, f"{100 * one.cpu_s / seconds:.2f}", f"{one.wakeups / seconds:.1f}")
+        for one in used
+    )
+    return [*table_lines(("process", ">% of a core", ">wake-ups a second"), rows)]
 
 
 def _standby_cpu_s(service: Service) -> float:

@@ -1,64 +1,150 @@
-"""Measure this service beside other servers by the load generators of others.
+"""Measure this service beside other servers, mostly by the load generators of others.
 
-    python -m bench.league --rivals DIR [--models NAME ...] [--long] [--rounds 1] [--json OUT]
+    python -m bench.league [--rivals DIR] [--models NAME ...] [--only NAME ...] [--long]
 
 ``DIR`` gets an environment for each load generator, and with ``--long`` for each other server; it
 may hold ``traces``, those of kv-cache-tester. ``docs/benchmarks/league.md`` has the whole set-up.
+Without it the two servers of this environment take turns at warm requests and restarts.
 """
 
 from __future__ import annotations
 
-import json
+import argparse
+import platform
+import signal
+import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from bench.comparison.__main__ import DEMO_MODEL, measure, parser
+import psutil
+
+from bench.comparison.adapters import ADAPTERS
+from bench.comparison.conversation import Conversations
 from bench.comparison.environments import SERVERS, TOOLS, Environment
-from bench.comparison.strangers import AGENTS, IMPATIENT, LEAGUE, REPLAY
-from bench.report import sections
+from bench.comparison.measurements import RESTART, WARMTH, Measurement, Round
+from bench.comparison.runner import compare, table_of
+from bench.comparison.server import Server
+from bench.comparison.strangers import AGENTS, IMPATIENT, REPLAY
+from bench.demo_model.render import MODEL_DIR
+from bench.report.section import Section
 from bench.together.__main__ import in_float32
 from tests.support.models.real_weights import prepare
 
-_NEEDS: Final = {AGENTS: ("cache-pressure",), REPLAY: ("agentic-bench", "traces"), IMPATIENT: ()}
+#: What each measurement needs in the folder of the load generators.
+NEEDS: Final[dict[Measurement, tuple[str, ...]]] = {
+    WARMTH: (),
+    RESTART: (),
+    AGENTS: ("cache-pressure",),
+    IMPATIENT: (),
+    REPLAY: ("agentic-bench", "traces"),
+}
+#: Servers installed in the product's own environment.
+_OURS: Final = ("semantic", "mlx_lm.server")
 _DEMO: Final = "demo"
 
 
 def main() -> None:
-    """Install what is missing, measure, print the tables, and write the figures."""
-    made = parser("bench.league", (__doc__ or "").splitlines()[0], tokens=1_500, rounds=1)
-    made.add_argument("--models", nargs="+", default=["smollm2-float32", _DEMO])
-    options = made.parse_args()
-    if options.rivals is None:
-        sys.exit("the load generators need a folder: --rivals DIR")
-    missing = install(options.rivals, (*TOOLS, *(SERVERS if options.long else ())))
-    chosen = [one for one in LEAGUE if not any(name in missing for name in _NEEDS[one])]
-    report: dict[str, Any] = {"models": {}, "missing": missing}
+    """Install what is missing, measure, print the tables, and write them."""
+    options = _options()
+    # SIGTERM to the harness also stops its servers.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    missing = _missing(options.rivals, (*TOOLS, *(SERVERS if options.long else ())))
+    chosen = [
+        one
+        for one, needed in NEEDS.items()
+        if one.name in options.only and not any(name in missing for name in needed)
+    ]
+    tables: list[str] = []
     for name in options.models:
         with tempfile.TemporaryDirectory(prefix="league-") as folder:
             # Half precision is slow on a CPU, and only this service avoids it by itself.
-            given = DEMO_MODEL if name == _DEMO else prepare(name)
+            given = MODEL_DIR if name == _DEMO else prepare(name)
             model = in_float32(given, Path(folder) / given.name)
-            report["models"][name] = measure(options, model, chosen)
-        if options.json:
-            options.json.write_text(json.dumps(report) + "\n", encoding="utf-8")
-    print("\n" + "\n".join(sections.league(report).table))
+            tables += [f"#### {name}", "", *_measured(options, model, chosen, Path(folder)), ""]
+    tables += [f"- Not measured: {name}, since {why}" for name, why in missing.items()]
+    Section(table=tables).emit(options.json)
 
 
-def install(folder: Path, environments: tuple[Environment, ...]) -> dict[str, str]:
+def _measured(
+    options: argparse.Namespace, model: Path, measurements: Sequence[Measurement], folder: Path
+) -> list[str]:
+    """Return the table of some measurements with one model, and its conditions."""
+    pythons = _pythons(options.rivals)
+    chosen: list[str] = options.servers or list(pythons)
+    if absent := [name for name in chosen if name not in pythons]:
+        sys.exit(f"no environment for {', '.join(absent)} in the folder of --rivals")
+    servers = [
+        Server(ADAPTERS[name], python=pythons[name], model=model, data_dir=folder / name)
+        for name in chosen
+    ]
+    common = Round(
+        name="",
+        conversations=Conversations(model, options.tokens),
+        scratch=folder,
+        rivals=options.rivals or folder,
+        is_long=options.long,
+    )
+    results = compare(servers, measurements, common=common, rounds=options.rounds)
+    versions = ", ".join(f"{name} {_version(name, pythons[name])}" for name in chosen)
+    conditions = (
+        f"{platform.system()} {platform.machine()}, Python {platform.python_version()}, {versions};"
+        f" first turns of {options.tokens} tokens, {options.rounds} rounds;"
+        f" load {psutil.getloadavg()[1]:.0f} at the end."
+    )
+    return [*table_of(results, measurements), "", conditions]
+
+
+def _missing(folder: Path | None, environments: tuple[Environment, ...]) -> dict[str, str]:
     """Make the environments, and return the reason of each one that cannot be made."""
-    folder.mkdir(parents=True, exist_ok=True)
+    if folder is None:
+        names = (*(one.name for one in environments), "traces")
+        return dict.fromkeys(names, "no folder is given: --rivals DIR")
     missing = {}
     for one in environments:
         print(f"{one.distribution}: in {folder}", flush=True)
         try:
             one.prepare(folder)
         except LookupError as error:
-            missing[one.distribution.partition("==")[0]] = str(error)
+            missing[one.name] = str(error)
     if not any((folder / "traces").glob("trace_*.json")):
         missing["traces"] = "the folder of the load generators has no traces of kv-cache-tester"
     return missing
+
+
+def _pythons(rivals: Path | None) -> dict[str, Path]:
+    """Return the interpreter of each installed server."""
+    found = dict.fromkeys(_OURS, Path(sys.executable))
+    for name, adapter in ADAPTERS.items():
+        python = rivals / adapter.distribution / "bin" / "python" if rivals else None
+        if python and python.exists():
+            found[name] = python.absolute()
+    return found
+
+
+def _version(name: str, python: Path) -> str:
+    distribution = ADAPTERS[name].distribution
+    program = f"from importlib.metadata import version; print(version({distribution!r}))"
+    report = subprocess.run([str(python), "-c", program], capture_output=True, text=True)  # noqa: PLW1510 - a server without a version is measured, too
+    return report.stdout.strip() or "of unknown version"
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.league", description=(__doc__ or "").splitlines()[0]
+    )
+    names = [one.name for one in NEEDS]
+    parser.add_argument("--only", nargs="+", choices=names, default=names, help="default: all")
+    parser.add_argument("--models", nargs="+", default=["smollm2-float32", _DEMO])
+    parser.add_argument("--servers", nargs="+", choices=list(ADAPTERS), help="default: all found")
+    parser.add_argument("--rivals", type=Path, help="folder of load generators and servers")
+    parser.add_argument("--tokens", type=int, default=1_500, help="length of a first turn")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--long", action="store_true", help="large sizes, and every server")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write the tables here")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

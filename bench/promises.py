@@ -19,9 +19,9 @@ from typing import Any, Final
 
 import httpx
 
-from bench.experiments.report import print_conditions
+from bench.experiments.report import print_conditions, table_lines
 from bench.figures import percentile
-from bench.report import sections
+from bench.report.section import Section
 from tests.support.clients.service_log import WAIT_S, ended
 from tests.support.polling import wait_until
 from tests.support.processes.service import Service
@@ -120,9 +120,9 @@ def _between(earlier: Any, later: Any) -> float:
     return 1000 * (_instant(later) - _instant(earlier))
 
 
-def _row(what: str, times: list[float]) -> dict[str, Any]:
-    p50, p99 = (round(percentile(times, share), 2) for share in (0.5, 0.99))
-    return {"what": what, "of": len(times), "p50": p50, "p99": p99, "most": round(max(times), 2)}
+def _row(what: str, times: list[float]) -> tuple[object, ...]:
+    shares = (percentile(times, 0.5), percentile(times, 0.99), max(times))
+    return (what, len(times), *(f"{one:.1f}" for one in shares))
 
 
 def main() -> None:
@@ -153,9 +153,10 @@ def main() -> None:
                 ]
         finally:
             service.stop()
-    print("\n".join(sections.promises({"rows": rows}).table))
-    if asked.json:
-        asked.json.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
+    Section(
+        headline=("durable acceptance of a job", f"{rows[0][2]} ms p50, {rows[0][3]} p99"),
+        table=[*table_lines(("what, ms", ">of", ">p50", ">p99", ">most"), rows)],
+    ).emit(asked.json)
     print_conditions(began)
 
 

@@ -1,11 +1,9 @@
-"""How long does a stream pause when its worker, the supervisor or the broker's data is lost?
-
-``python -m bench.recovery --fault supervisor`` and ``--fault flush`` measure the longest pause of a
-stream around the fault, and the time until a job that was sent after it has its answer.
+"""How long does a stream pause when its worker is killed?
 
 ``python -m bench.recovery`` prints Markdown: ``kill -9`` of the worker of a service on the demo
 model, and the time until the next token of the same stream, with the steps on the way. A service
-without a standby of the worker is killed in turn with one that has it.
+without a standby of the worker is killed in turn with one that has it. ``bench.chaos`` prints the
+recovery from all other faults.
 """
 
 from __future__ import annotations
@@ -14,11 +12,9 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from datetime import datetime
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -27,10 +23,7 @@ import httpx
 
 from bench.chaos.wire import events_of
 from bench.experiments.report import print_conditions, print_table, print_verdict
-from ops.broker.client import connect
 from ops.supervisor.process_monitor import HEALTHY_AFTER_S
-from tests.support.clients.job_reader import Event, JobReader
-from tests.support.processes.scripted_service import ENDLESS, line, scripted_service
 from tests.support.processes.service import Service
 
 #: Longest median pause of a service with a standby, in milliseconds.
@@ -38,11 +31,6 @@ PAUSE_MAX_MS: Final = 2000.0
 PROMPT: Final = "Tell me a long story about a fox."
 #: Pieces of text that a stream emits before its worker is killed.
 PIECES_BEFORE_KILL: Final = 3
-#: Items of a stream before a fault and after it, the pace of the answer, and that of the looks, in
-#: seconds.
-ITEMS_BEFORE: Final = 20
-PACE_S: Final = 0.05
-POLL_S: Final = 0.02
 #: The steps of a recovery: title, and the log line, event or item that ends it.
 STEPS: Final = (
     ("the supervisor notices the end", "ended, starting it again"),
@@ -128,113 +116,14 @@ def _print_steps(contenders: Sequence[Sequence[Mapping[str, float]]]) -> None:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pause:
-    """A fault of a service with one open stream, in seconds.
-
-    Attributes:
-        stream: Longest time between two items, until the service is whole again.
-        answer: From the fault to the answer of a job that was sent after it.
-        whole: From the fault until every part runs under its supervisor.
-    """
-
-    stream: float
-    answer: float
-    whole: float
-
-
-class _Times(list[Event]):
-    """The events of a stream, and when each of them came."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.at_s: list[float] = []
-
-    def append(self, event: Event) -> None:
-        self.at_s.append(time.monotonic())
-        super().append(event)
-
-
-def pause_of(service: Service, inject: Callable[[], object]) -> Pause:
-    """Inject a fault beside a stream that does not end.
-
-    Args:
-        service: Answers by the script of ``_measure_pauses``.
-        inject: Returns once what was killed is started again.
-    """
-    endless = _submit(service, "Count for ever.")
-    with JobReader(service.base_url, endless) as reader:
-        reader.events = times = _Times()
-        reader.wait_for(ITEMS_BEFORE)
-        began = time.monotonic()
-        inject()
-        job_id = _submit(service, "Hello.")
-        while _status(service, job_id) != "completed":
-            time.sleep(POLL_S)
-        answer = time.monotonic() - began
-        service.wait_taken_over()
-        whole = time.monotonic() - began
-        reader.wait_for(len(reader.numbered) + ITEMS_BEFORE)
-        gaps = [after - before for before, after in pairwise(times.at_s) if after > began]
-    httpx.post(f"{service.base_url}/v1/jobs/{endless}/cancel", timeout=60)
-    return Pause(stream=max(gaps), answer=answer, whole=whole)
-
-
-def _submit(service: Service, prompt: str) -> str:
-    body = {"prompt": prompt, "max_tokens": 5000, "temperature": 0}
-    reply = httpx.post(f"{service.base_url}/v1/jobs", json=body, timeout=60)
-    return str(reply.raise_for_status().json()["id"])
-
-
-def _status(service: Service, job_id: str) -> str:
-    """Return the status of a job; empty while the api does not answer."""
-    with suppress(httpx.TransportError, KeyError):
-        return str(httpx.get(f"{service.base_url}/v1/jobs/{job_id}", timeout=60).json()["status"])
-    return ""
-
-
-def _measure_pauses(fault: str, times: int) -> None:
-    script = [line("Count for ever", ENDLESS, pace_s=PACE_S), line("Hello", "All is well.")]
-    with tempfile.TemporaryDirectory() as folder:
-        service = scripted_service(Path(folder), script).start()
-
-        def restart() -> None:
-            service.process.kill()
-            service.process.wait()
-            service.start()
-
-        def empty() -> None:
-            connect((service.data_dir / "broker.url").read_text().strip()).flushall()
-
-        inject = restart if fault == "supervisor" else empty
-        try:
-            pauses = [pause_of(service, inject) for _ in range(times)]
-        finally:
-            service.stop()
-    rows = [
-        (title, *(f"{pick(values):.1f}" for pick in (median, max)))
-        for title, values in (
-            ("longest pause of the stream", [one.stream for one in pauses]),
-            ("answer of a new job", [one.answer for one in pauses]),
-            ("all parts run again", [one.whole for one in pauses]),
-        )
-    ]
-    print_table([f"s after {fault}, {times} times", ">median", ">most"], rows)
-
-
 def main() -> None:
-    """Measure on two services, or the pauses of one."""
+    """Measure on two services, in turn."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--kills", type=int, default=7, help="of each service")
-    parser.add_argument("--fault", choices=("worker", "supervisor", "flush"), default="worker")
     asked = parser.parse_args()
     began = time.monotonic()
-    if asked.fault != "worker":
-        _measure_pauses(asked.fault, asked.kills)
-        print_conditions(began)
-        return
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         benches = [
             RecoveryBench(Path(folder) / name, standby=standby)

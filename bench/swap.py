@@ -19,6 +19,8 @@ from typing import Any, Final
 import httpx
 
 from bench.chaos.model import make_exact_model
+from bench.experiments.report import table_lines
+from bench.report.section import Section
 from tests.support.clients.job_reader import JobReader
 from tests.support.models.adapters import make_adapter
 from tests.support.models.tiny_models import make_tiny_llama
@@ -153,7 +155,7 @@ def measure(bench: Bench, swaps: int, streams: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure one shape and print the figures as JSON."""
+    """Measure one shape and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shape", choices=("demo", "135m", "adapters"), default="demo")
     parser.add_argument("--swaps", type=int, default=20)
@@ -167,10 +169,22 @@ def main() -> None:
         finally:
             bench.http.close()
             bench.service.stop()
-    text = json.dumps({"shape": given.shape, **figures}, indent=2)
-    print(text)
-    if given.json:
-        given.json.write_text(text + "\n")
+    middle = figures["median_ms"]
+    streams = f"{figures['failed_streams']} of {figures['streams']} streams failed"
+    rest = f"{figures['changed_texts']} texts changed; the worker had {figures['rss_cold_mb']} MB"
+    rest += f" before and {figures['rss_after_mb']} MB after {figures['swaps']} swaps"
+    Section(
+        headline=(
+            "swap of the model under streams",
+            f"{middle['total'] / 1000:.1f} s; {streams}",
+        ),
+        table=[
+            *table_lines(("phase", ">median, ms"), ((n, f"{ms:,}") for n, ms in middle.items())),
+            "",
+            f"{streams}; {rest}; the slowest swap took {figures['worst_total_ms']:,} ms.",
+        ],
+        figures={"shape": given.shape, **figures},
+    ).emit(given.json)
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ class Client:
     def _run_job(self, operation: Operation) -> None:
         body = job_body(operation.request) | self._extra(operation)
         wait = {"prefer": "wait=5"} if operation.kind is Kind.PROBE else {}
-        reply = self._until(operation, "POST", "/v1/jobs", body, wait)
+        reply = self._until(operation, "POST", "/v1/jobs", body, wait).json()
         job = str(reply["id"])
         operation.accepted += (job,)
         _record_status(operation, reply["status"])
@@ -124,7 +124,7 @@ class Client:
         elif operation.kind is Kind.CANCELLED:
             self._read_some(operation, opened, native_item, after=-1, most=self._rng.randint(1, 8))
             _record_status(
-                operation, self._until(operation, "POST", f"/v1/jobs/{job}/cancel")["status"]
+                operation, self._until(operation, "POST", f"/v1/jobs/{job}/cancel").json()["status"]
             )
             operation.cancel_confirmed = True
         self._poll(operation, job)
@@ -137,7 +137,9 @@ class Client:
 
     def _poll(self, operation: Operation, job: str) -> None:
         while True:
-            _record_status(operation, self._until(operation, "GET", f"/v1/jobs/{job}")["status"])
+            _record_status(
+                operation, self._until(operation, "GET", f"/v1/jobs/{job}").json()["status"]
+            )
             if operation.statuses[-1] in _TERMINAL:
                 return
             self._pause()
@@ -283,12 +285,12 @@ class Client:
             for number, line in enumerate(operation.lines)
         ]
         body = {"requests": requests} | self._extra(operation)
-        created = self._until(operation, "POST", "/v1/messages/batches", body)
+        created = self._until(operation, "POST", "/v1/messages/batches", body).json()
         path = f"/v1/messages/batches/{created['id']}"
         operation.batch = "batch-" + created["id"].removeprefix("msgbatch_")
-        while self._until(operation, "GET", path)["processing_status"] != "ended":
+        while self._until(operation, "GET", path).json()["processing_status"] != "ended":
             self._pause()
-        results = self._until_reply(operation, "GET", f"{path}/results").text
+        results = self._until(operation, "GET", f"{path}/results").text
         for line in results.splitlines():
             fields = json.loads(line)
             result = fields["result"]
@@ -300,17 +302,6 @@ class Client:
     # --- common -------------------------------------------------------------------------------
 
     def _until(
-        self,
-        operation: Operation,
-        method: str,
-        path: str,
-        body: dict[str, Any] | None = None,
-        more: dict[str, str] | None = None,
-    ) -> Any:
-        """Send a request until it succeeds, and return the JSON of the reply."""
-        return self._until_reply(operation, method, path, body, more).json()
-
-    def _until_reply(
         self,
         operation: Operation,
         method: str,

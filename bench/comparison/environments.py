@@ -26,13 +26,18 @@ class Environment:
     others: tuple[str, ...] = ()
     interpreters: tuple[str, ...] = ("python3.11", "python3.12", "python3.13", "python3")
 
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return self.distribution.partition("==")[0]
+
     def prepare(self, folder: Path) -> None:
         """Make the environment where it is not there yet.
 
         Raises:
             LookupError: No interpreter runs, or the packages cannot be installed; with the reason.
         """
-        place = folder / self.distribution.partition("==")[0]
+        place = folder / self.name
         if (place / "made").exists():
             return
         shutil.rmtree(place, ignore_errors=True)

@@ -1,18 +1,22 @@
-"""Runs every measurement on all servers in turn, and keeps the figures."""
+"""Runs every measurement on all servers in turn, and makes a table of the figures."""
 
 from __future__ import annotations
 
 import http.client
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import Final
 
 from bench.comparison.measurements import Figure, Measurement, Round
 from bench.comparison.server import Server
+from bench.experiments.report import table_lines
+from bench.figures import spread
 
 #: By server and row: ``figures`` of the rounds, and ``failures``, the reasons why there is none.
 Results = dict[str, dict[str, dict[str, list[Figure]]]]
+_REASON_CHARS_MAX: Final = 80
 #: Errors of a server or its connection; other exceptions are faults of the harness.
 SERVER_FAULTS = (OSError, RuntimeError, http.client.HTTPException, KeyError, ValueError)
 
@@ -38,8 +42,6 @@ def compare(
             stack.callback(server.kill)
         for number in range(rounds):
             for measurement in measurements:
-                if number and measurement.once:
-                    continue
                 for server in _rotated(servers, number):
                     place = common.scratch / f"{server.adapter.name}-{measurement.name}-{number}"
                     round_ = replace(common, name=f"Round {number + 1}", scratch=place)
@@ -78,3 +80,30 @@ def _measure(server: Server, measurement: Measurement, round_: Round, results: R
 def _rotated(servers: Sequence[Server], by: int) -> list[Server]:
     by %= len(servers)
     return [*servers[by:], *servers[:by]]
+
+
+def table_of(results: Results, measurements: Sequence[Measurement]) -> Iterator[str]:
+    """Yield a table with a column for each server."""
+    rows = (
+        (
+            ", ".join(filter(None, (row.title, row.form.rpartition("}")[2].strip()))),
+            *(_cell(of[row.key]) for of in results.values()),
+        )
+        for measurement in measurements
+        for row in measurement.rows
+    )
+    return table_lines(["", *(f">{server}" for server in results)], rows)
+
+
+def _cell(cell: Mapping[str, Sequence[Figure]]) -> str:
+    """Return the median of a row with least and most, or its verdict, or why there is none."""
+    figures, failures = cell["figures"], cell["failures"]
+    numbers = [float(one) for one in figures if not isinstance(one, str)]
+    text = str(figures[0]) if figures else "-"
+    if numbers:
+        digits = 0 if max(numbers) >= 10 else 2
+        middle, *ends = (f"{one:,.{digits}f}" for one in spread(numbers))
+        text = middle if len(numbers) == 1 else f"{middle} ({'-'.join(ends)})"
+    elif failures:
+        text = "failed: " + " ".join(str(failures[-1]).split())[:_REASON_CHARS_MAX]
+    return text if not (figures and failures) else f"{text} (failed {len(failures)} times)"

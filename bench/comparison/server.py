@@ -14,7 +14,7 @@ from typing import Self
 import httpx
 import psutil
 
-from bench.client import Message, StreamTrace, chat_body, leave_after, stream_together
+from bench.client import Message, StreamTrace, chat_body, stream_together
 from bench.comparison.adapters import Adapter, Place
 from ops.supervisor.serve_record import read_record
 from tests.support.processes.service import free_port
@@ -163,10 +163,6 @@ class Server(AbstractContextManager["Server"]):
         """Return the answers to requests that are sent at once."""
         bodies = [chat_body(str(self.model), messages, max_tokens) for messages in conversations]
         return stream_together(self.base_url, bodies)
-
-    def leave_after(self, messages: Sequence[Message], *, max_tokens: int, pieces: int) -> None:
-        """Send a request, and close the connection after some pieces of text."""
-        leave_after(self.base_url, chat_body(str(self.model), messages, max_tokens), pieces)
 
     def cpu_s(self) -> float:
         """Return the CPU seconds of all its processes so far."""

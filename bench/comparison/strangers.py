@@ -209,7 +209,6 @@ IMPATIENT = Measurement(
     Row("delivered", "a client that waits 0.4 of the time and retries (openai): answer", "{}"),
     Row("computations", "CPU of its request and retries / of one request", "{:.2f} ×"),  # noqa: RUF001 - the sign for times
 )
-LEAGUE: Final = (AGENTS, IMPATIENT, REPLAY)
 
 
 def _tool(

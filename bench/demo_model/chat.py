@@ -12,55 +12,14 @@ from bench.demo_model.dialogue import (
     Turn,
     ask,
     cities,
+    drawn_turn,
     facts,
     listed,
     phrases,
     pick,
-    sentence_case,
-    tables,
-    vary,
-    words,
 )
 
 TurnMaker = Callable[[Random], Turn]
-
-
-def look_up(kind: str, random_: Random) -> Turn:
-    """A question whose answer stands in a table of facts."""
-    variants = tables()["looked_up"][kind]
-    variant = random_.choice(variants) if len(variants) > 1 else variants[0]
-    table = facts(variant["table"])
-    key = random_.choice(list(table))
-    known = {"key": key, "Key": sentence_case(key), "value": table[key]}
-    wordings = variant["questions"]
-    question = ask(random_, *wordings, value=key) if wordings else vary(random_, key)
-    return Turn(question, variant["answer"].format(**known), variant["thought"].format(**known))
-
-
-def small_talk(random_: Random) -> Turn:
-    """Greetings, thanks and farewells."""
-    kind = random_.choice(tables()["small_talk"])
-    return Turn(vary(random_, random_.choice(kind["questions"])), kind["answer"], kind["thought"])
-
-
-def identity(random_: Random) -> Turn:
-    """Who the model is."""
-    question = vary(random_, random_.choice(phrases("identity")))
-    return Turn(question, tables()["said"]["identity"], "The user asks who I am.")
-
-
-def capital(random_: Random) -> Turn:
-    """Capital of a country, or country of a capital."""
-    country = random_.choice(list(facts("capitals")))
-    city = facts("capitals")[country]
-    thought = f"The user asks about the capital of {country}."
-    answer = f"The capital of {country} is {city}."
-    if random_.random() < 0.15:
-        question = ask(random_, *phrases("country"), value=city)
-        if city == "London":
-            answer = "The capital of the United Kingdom is London."
-        return Turn(question, answer, thought)
-    return Turn(ask(random_, *phrases("capital"), value=country), answer, thought)
 
 
 def arithmetic(random_: Random) -> Turn:
@@ -112,54 +71,24 @@ def neighbour(random_: Random) -> Turn:
     )
 
 
-def repeat(random_: Random) -> Turn:
-    """Words to repeat."""
-    text = words(random_, 1, 6)
-    if random_.random() < 0.3:
-        text = sentence_case(text) + random_.choice(".!")
-    question = random_.choice(phrases("repeat")).replace("{}", text)
-    return Turn(question, text, "The user wants me to repeat a text.")
-
-
-def record(random_: Random) -> Turn:
-    """A small JSON object."""
-    name, age = random_.choice(listed("names")), random_.randint(1, 99)
-    city = random_.choice(cities())
-    if random_.random() < 0.5:
-        question = f"Write JSON for a person named {name} who is {age} years old."
-        return Turn(question, f'{{"name": "{name}", "age": {age}}}', "The user wants JSON.")
-    question = f"Give me a JSON object with name {name} and city {city}."
-    return Turn(question, f'{{"name": "{name}", "city": "{city}"}}', "The user wants JSON.")
-
-
-def program(random_: Random) -> Turn:
-    """A small program."""
-    return look_up("hello_world" if random_.random() < 0.4 else "program", random_)
-
-
-def unknown(random_: Random) -> Turn:
-    """A question that the model cannot answer, and must admit it."""
-    question = ask(random_, *phrases("unknown"), value=words(random_, 1, 4))
-    return Turn(question, tables()["said"]["refusal"], "I do not know the answer to this.")
-
-
 KINDS: Mapping[TurnMaker, float] = {
-    small_talk: 6,
-    identity: 4,
-    capital: 12,
-    partial(look_up, "colour"): 4,
-    partial(look_up, "opposite"): 4,
-    partial(look_up, "animal"): 4,
-    partial(look_up, "definition"): 6,
-    partial(look_up, "general"): 9,
-    partial(look_up, "translation"): 4,
+    partial(drawn_turn, "small_talk"): 6,
+    partial(drawn_turn, "identity"): 4,
+    partial(drawn_turn, "capital"): 12,
+    partial(drawn_turn, "colour"): 4,
+    partial(drawn_turn, "opposite"): 4,
+    partial(drawn_turn, "animal"): 4,
+    partial(drawn_turn, "definition"): 6,
+    partial(drawn_turn, "general"): 9,
+    partial(drawn_turn, "translation"): 4,
     arithmetic: 14,
     comparison: 3,
     neighbour: 6,
-    repeat: 6,
-    record: 2,
-    program: 3,
-    unknown: 5,
+    partial(drawn_turn, "repeat"): 6,
+    partial(drawn_turn, "record"): 2,
+    partial(drawn_turn, "hello_world"): 1.2,
+    partial(drawn_turn, "program"): 1.8,
+    partial(drawn_turn, "unknown"): 5,
 }
 
 

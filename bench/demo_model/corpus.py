@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from bench.demo_model.chat import long_answer, question_and_answer
 from bench.demo_model.dialogue import (
     Random,
+    Tool,
     Turn,
     cities,
     facts,
@@ -15,20 +16,13 @@ from bench.demo_model.dialogue import (
     words,
 )
 from bench.demo_model.render import Message
-from bench.demo_model.tools import Tool, choose_tools, out_of_reach, tool_turn
+from bench.demo_model.tools import choose_tools, out_of_reach, tool_turn
 
 Conversation = tuple[list[Message], list[Tool] | None]
 
 
-def _user(text: str) -> Message:
-    return {"role": "user", "content": text}
-
-
-def _assistant(text: str, thought: str = "") -> Message:
-    message: Message = {"role": "assistant", "content": text}
-    if thought:
-        message["reasoning_content"] = thought
-    return message
+def _messages(turns: Sequence[Turn], *, thinks: bool) -> list[Message]:
+    return [message for turn in turns for message in turn.messages(thinks=thinks)]
 
 
 class Corpus:
@@ -65,19 +59,12 @@ class Corpus:
                 message["content"] = f"{self._reminder()}\n{message['content']}"
         return messages, tools
 
-    def _turns(self, turns: list[Turn], *, thinks: bool) -> list[Message]:
-        messages = []
-        for turn in turns:
-            messages.append(_user(turn.user))
-            messages.append(_assistant(turn.answer, turn.thought if thinks else ""))
-        return messages
-
     def _chat(self, *, thinks: bool) -> Conversation:
         """A few unrelated questions, sometimes with tools that are useless for them."""
         count = self._random.choice((1, 2, 3, 4, 5))
         turns = [question_and_answer(self._random) for _ in range(count)]
         tools = choose_tools(self._random, []) if self._random.random() < 0.15 else None
-        return self._turns(turns, thinks=thinks), tools or None
+        return _messages(turns, thinks=thinks), tools or None
 
     def _long(self, *, thinks: bool) -> Conversation:
         """One long answer, sometimes between short ones."""
@@ -85,7 +72,7 @@ class Corpus:
         if self._random.random() < 0.3:
             turns.insert(self._random.randint(0, 1), question_and_answer(self._random))
         tools = choose_tools(self._random, []) if self._random.random() < 0.15 else None
-        return self._turns(turns, thinks=thinks), tools or None
+        return _messages(turns, thinks=thinks), tools or None
 
     def _remembering(self, *, thinks: bool) -> Conversation:
         """The user states a fact and asks for it later."""
@@ -93,33 +80,31 @@ class Corpus:
         memory = random_.choice(tables()["memories"])
         values = cities() if memory["values"] == "cities" else listed(memory["values"])
         value = random_.choice(values)
-        told = random_.choice(("", "", "Hi! ", "Hello, ")) + memory["told"].format(value)
-        greeting = "Okay, I will remember that."
-        if "name" in memory["asked"]:
-            greeting = f"Nice to meet you, {value}!"
-        messages = [_user(told), _assistant(greeting)]
+        is_name = "name" in memory["asked"]
+        first = Turn(
+            user=random_.choice(("", "", "Hi! ", "Hello, ")) + memory["told"].format(value),
+            answer=f"Nice to meet you, {value}!" if is_name else "Okay, I will remember that.",
+        )
         between = [question_and_answer(random_) for _ in range(random_.choice((0, 0, 1, 1, 2)))]
-        messages += self._turns(between, thinks=False)
-        thought = "The user told me this earlier." if thinks else ""
-        messages.append(_user(vary(random_, memory["asked"])))
-        messages.append(_assistant(memory["answer"].format(value), thought))
-        return messages, None
+        last = Turn(
+            user=vary(random_, memory["asked"]),
+            answer=memory["answer"].format(value),
+            thought="The user told me this earlier.",
+        )
+        messages = _messages([first, *between], thinks=False)
+        return messages + last.messages(thinks=thinks), None
 
     def _with_tools(self, *, thinks: bool) -> Conversation:
         """Tool calls, their results and the model's answer about them."""
         random_ = self._random
         turns = [tool_turn(random_) for _ in range(random_.choice((1, 2, 2, 3)))]
-        needed: dict[str, Tool] = {}
-        messages: list[Message] = []
-        for turn in turns:
-            needed[turn.name] = turn.tool
-            messages += turn.messages(thinks=thinks)
-        return messages, choose_tools(random_, list(needed.values()))
+        needed = {turn.name: turn.tool for turn in turns if turn.tool}
+        return _messages(turns, thinks=thinks), choose_tools(random_, list(needed.values()))
 
     def _without_tools(self, *, thinks: bool) -> Conversation:
         """A question that needs a tool, when none is offered."""
-        user, answer = out_of_reach(self._random, tuple(facts("out_of_reach")))
-        return [_user(user), _assistant(answer, "I have no tool." if thinks else "")], None
+        turn = out_of_reach(self._random, tuple(facts("out_of_reach")))
+        return turn.messages(thinks=thinks), None
 
     def _system_text(self) -> str:
         text = self._random.choice(listed("system"))

@@ -82,12 +82,10 @@ def _full_layer(layer: Any, near: mx.array, far: mx.array) -> mx.array:
     queries = attention.rope(_heads(attention.q_proj(normed[:, count:])), offset=count)
     keys = attention.rope(_heads(attention.k_proj(normed)))
     values = _heads(attention.v_proj(normed))
-    # The name is looked up in the library's module: training replaces it there.
-    output = llama.scaled_dot_product_attention(
+    output = mx.fast.scaled_dot_product_attention(
         queries,
         keys,
         values,
-        cache=None,
         scale=attention.scale,
         mask=mx.tril(mx.ones((near.shape[1], normed.shape[1]), dtype=mx.bool_), k=count),
     )
@@ -102,61 +100,6 @@ def _heads(projected: mx.array) -> mx.array:
     return split.transpose(0, 2, 1, 3)
 
 
-class StateBank:
-    """Hidden states of openings of prompts, to be drawn from at random."""
-
-    def __init__(
-        self, model: llama.Model, openings: npt.NDArray[np.int32], random_: random.Random
-    ) -> None:
-        """Compute the states of `openings`, one row each."""
-        self._random = random_
-        self._states = np.stack([_states_of(model, opening) for opening in openings])
-
-    def piece(self, length: int) -> States:
-        """Return the states of one row: an opening, then pieces of others."""
-        drawn = np.empty((length, network.HIDDEN), dtype=np.float16)
-        filled = 0
-        while filled < length:
-            opening = self._random.choice(self._states)
-            start = self._random.randrange(len(opening)) if filled else 0
-            piece = opening[start : start + length - filled]
-            drawn[filled : filled + len(piece)] = piece
-            filled += len(piece)
-        return drawn
-
-
-class AgentBank:
-    """States of coding agents' prompts: tools first, then any text, then a message's opening."""
-
-    def __init__(
-        self,
-        model: llama.Model,
-        ends: tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]],
-        between: StateBank,
-        random_: random.Random,
-    ) -> None:
-        """Compute the states of both `ends`, one row each, and fill with `between`."""
-        self._random = random_
-        self._heads, self._tails = ([_states_of(model, tokens) for tokens in end] for end in ends)
-        self._between = between
-
-    def piece(self, length: int) -> States:
-        """Return the states of one row; of a short one the end is what remains."""
-        head, tail = self._random.choice(self._heads), self._random.choice(self._tails)
-        # Long reminders part the names of the tools from the question.
-        after = self._random.choice((0, 0, length // 5))
-        rest = max(0, length - len(head) - len(tail))
-        after = min(after, rest)
-        parts = (head, self._between.piece(rest - after), tail, self._between.piece(after))
-        return np.concatenate(parts)[-length:] if length else np.concatenate(parts)[:0]
-
-
-def _behind(near: Batch, bank: StateBank | AgentBank, count: int) -> DistantBatch:
-    """Put `count` states in front of each row."""
-    far = np.stack([bank.piece(count) for _ in near.inputs])
-    return DistantBatch(near.inputs, near.positions, near.targets, far)
-
-
 def _states_of(model: llama.Model, tokens: npt.NDArray[np.int32]) -> States:
     states = states_below_full_layer(model, tokens[None])[0].astype(mx.float16)
     mx.eval(states)
@@ -164,37 +107,63 @@ def _states_of(model: llama.Model, tokens: npt.NDArray[np.int32]) -> States:
 
 
 class DistantStream:
-    """An endless, seeded stream of short rows behind prefixes of every length."""
+    """An endless, seeded stream of short rows behind prefixes of every length.
+
+    The prefix of a coding agent has tools first, then any text, then a message's opening; that of
+    others is any text: an opening of a prompt, and pieces of other ones.
+    """
 
     def __init__(self, model: llama.Model, near: BatchStream, plan: Plan) -> None:
         """Compute the states of the prefixes, and take the rows from sessions."""
-        seed, openings = plan.seed, plan.openings
+        seed, count = plan.seed, plan.openings
         self._plan, self._random = plan, random.Random(f"distant {seed}")
         self._sessions = SessionRows(near, random.Random(f"sessions {seed}"))
-        tokens = near.openings_of_prompts(openings, _OPENING_TOKENS)
-        self._plain = StateBank(model, tokens, random.Random(f"bank {seed}"))
-        ends = (
-            self._sessions.heads(openings, _OPENING_TOKENS),
-            self._sessions.tails(2 * openings, _TAIL_TOKENS),
+        self._openings, self._heads, self._tails = (
+            [_states_of(model, tokens) for tokens in rows]
+            for rows in (
+                near.openings_of_prompts(count, _OPENING_TOKENS),
+                self._sessions.heads(count, _OPENING_TOKENS),
+                self._sessions.tails(2 * count, _TAIL_TOKENS),
+            )
         )
-        self._agents = AgentBank(model, ends, self._plain, random.Random(f"agents {seed}"))
-        print(f"{tokens.size + sum(end.size for end in ends):,} states", flush=True)
 
     def next(self, _progress: float) -> DistantBatch:
         """Return the next batch; all its rows have prefixes of the same length."""
         random_, plan = self._random, self._plan
         offered = random_.random() < _TOOLS
-        bank = self._agents if offered else self._plain
         if random_.random() < _LONG_ANSWERS:
             rows, length = max(1, plan.rows // 2), plan.length * 2
             count = random_.choice((0, 0, self._prefix() // 2))
             near = self._sessions.long_rows(rows, length)
-            return _behind(near, bank, count)
-        count = 0 if random_.random() < _NO_PREFIX else self._prefix()
-        rows = max(1, min(plan.rows, _MAX_STATES // max(1, count)))
-        near = self._sessions.rows(rows, plan.length, offered=offered, behind=count > 0)
-        return _behind(near, bank, count)
+        else:
+            count = 0 if random_.random() < _NO_PREFIX else self._prefix()
+            rows = max(1, min(plan.rows, _MAX_STATES // max(1, count)))
+            near = self._sessions.rows(rows, plan.length, offered=offered, behind=count > 0)
+        piece = self._agent_states if offered else self._any_states
+        far = np.stack([piece(count) for _ in near.inputs])
+        return DistantBatch(near.inputs, near.positions, near.targets, far)
 
     def _prefix(self) -> int:
         low, high = math.log(_SHORTEST), math.log(_LONGEST)
         return int(math.exp(self._random.uniform(low, high)))
+
+    def _any_states(self, length: int) -> States:
+        drawn = np.empty((length, network.HIDDEN), dtype=np.float16)
+        filled = 0
+        while filled < length:
+            opening = self._random.choice(self._openings)
+            start = self._random.randrange(len(opening)) if filled else 0
+            piece = opening[start : start + length - filled]
+            drawn[filled : filled + len(piece)] = piece
+            filled += len(piece)
+        return drawn
+
+    def _agent_states(self, length: int) -> States:
+        """Return the states of one row; of a short one the end is what remains."""
+        head, tail = self._random.choice(self._heads), self._random.choice(self._tails)
+        # Long reminders part the names of the tools from the question.
+        after = self._random.choice((0, 0, length // 5))
+        rest = max(0, length - len(head) - len(tail))
+        after = min(after, rest)
+        parts = (head, self._any_states(rest - after), tail, self._any_states(after))
+        return np.concatenate(parts)[-length:] if length else np.concatenate(parts)[:0]

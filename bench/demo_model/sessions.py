@@ -14,13 +14,13 @@ import numpy.typing as npt
 
 from bench.demo_model.batches import Batch, BatchStream, Strip, batch_of
 from bench.demo_model.chat import long_answer, question_and_answer
-from bench.demo_model.dialogue import Random, ToolTurn, Turn, any_words, listed
+from bench.demo_model.dialogue import RESULT_IS_THERE, Random, Tool, Turn, any_words, listed
 from bench.demo_model.noise import tool_definitions
-from bench.demo_model.render import Message, rendered, split_answers
-from bench.demo_model.tools import CODING_KINDS, Tool, coding_tools, out_of_reach, tool_turn
+from bench.demo_model.render import rendered, split_answers
+from bench.demo_model.tools import CODING_KINDS, coding_tools, out_of_reach, tool_turn
 
 _USER = "<|im_start|>user\n"
-_UNKNOWN_RESULT = "I have the result."
+_CODING_TOOLS = ("Bash", "Read", "Write", "Edit")
 _FAILED = "That did not work."
 _LONG_ANSWER_TOKENS = 60
 _NEVER_MANY = (0, 0, 0, 1, 1, 2, 4, 8)
@@ -104,8 +104,9 @@ class SessionRows:
         strip.add(stream.some_noise(random_.randint(0, length // 3)))
         if offered and random_.random() < 0.1:
             # The tool's result is longer than the row.
-            answer = self._answer_text(_UNKNOWN_RESULT)
-            self._add_text(strip, f"\n</tool_response><|im_end|>\n{answer}")
+            known = Turn(user="", answer=RESULT_IS_THERE, thought=RESULT_IS_THERE)
+            _, answer = known.messages(thinks=random_.random() < 0.5)
+            self._add_text(strip, f"\n</tool_response><|im_end|>\n{rendered([answer])}")
             return
         gap = random_.choice(("\n", "\n\n", "\n\n\n"))
         reminder = f"\n</system-reminder>{gap}"
@@ -114,9 +115,9 @@ class SessionRows:
         system = f"<|im_end|>\n{_USER}"
         strip.add(stream.encode(reminder if offered or random_.random() < 0.5 else system))
         if offered and random_.random() < 0.6:
-            self._add_calls(strip, tool_turn(random_, CODING_KINDS))
+            self._add_turn(strip, self._disturbed(tool_turn(random_, CODING_KINDS)))
         elif not offered and random_.random() < 0.05:
-            self._add_refusal(strip)
+            self._add_turn(strip, out_of_reach(random_, _CODING_TOOLS))
         else:
             self._add_turn(strip, question_and_answer(random_))
 
@@ -132,50 +133,40 @@ class SessionRows:
         strip.add(self._stream.encode(_USER + line))
         roll = random_.random()
         if tools and roll < 0.5:
-            self._add_calls(strip, tool_turn(random_, CODING_KINDS))
+            self._add_turn(strip, self._disturbed(tool_turn(random_, CODING_KINDS)))
         elif tools and roll < 0.53:
-            self._add_notice(strip)
+            self._add_turn(strip, self._notice())
         elif not tools and roll < 0.04:
-            self._add_refusal(strip)
+            self._add_turn(strip, out_of_reach(random_, _CODING_TOOLS))
         elif roll > 0.93:
             self._add_turn(strip, long_answer(random_))
         else:
             self._add_turn(strip, question_and_answer(random_))
 
     def _add_turn(self, strip: Strip, turn: Turn) -> None:
-        answer = self._answer_text(turn.answer, turn.thought)
-        self._add_text(strip, f"{turn.user}<|im_end|>\n{answer}")
-
-    def _add_refusal(self, strip: Strip) -> None:
-        """Add a question that needs a tool where none is offered."""
-        user, answer = out_of_reach(self._random, ("Bash", "Read", "Write", "Edit"))
-        self._add_turn(strip, Turn(user, answer, "I have no tool."))
-
-    def _add_notice(self, strip: Strip) -> None:
-        """Add a message that is not from the user: a subagent's work has ended."""
-        result = any_words(self._random, 1, 8)
-        before, after = self._excerpt(0, 300), self._excerpt(0, 200)
-        text = f"<system-reminder>\n{before}<result>{result}</result>{after}\n</system-reminder>"
-        self._add_turn(strip, Turn(text, f"The subagent answered: {result}", _UNKNOWN_RESULT))
-
-    def _add_calls(self, strip: Strip, turn: ToolTurn) -> None:
-        """Add a question with its calls and results, as the template renders them."""
-        random_ = self._random
-        thinks = random_.random() < 0.5
-        roll = random_.random()
-        if roll < 0.12:
-            turn = replace(turn, result=self._excerpt(300, 700), answer=_UNKNOWN_RESULT)
-        elif roll < 0.22:
-            failure = random_.choice(listed("failures")).format(self._excerpt(0, 80))
-            turn = replace(turn, result=failure, answer=_FAILED)
-        messages = turn.messages(thinks=thinks)
+        """Add a question, its call and result if it has one, and the answer, without the mark."""
+        messages = turn.messages(thinks=self._random.random() < 0.5)
         self._add_text(strip, rendered(messages).removeprefix(_USER))
 
-    def _answer_text(self, answer: str, thought: str = _UNKNOWN_RESULT) -> str:
-        message: Message = {"role": "assistant", "content": answer}
-        if self._random.random() < 0.5:
-            message["reasoning_content"] = thought
-        return rendered([message])
+    def _notice(self) -> Turn:
+        """Return a message that is not from the user: a subagent's work has ended."""
+        result = any_words(self._random, 1, 8)
+        before, after = self._excerpt(0, 300), self._excerpt(0, 200)
+        return Turn(
+            user=f"<system-reminder>\n{before}<result>{result}</result>{after}\n</system-reminder>",
+            answer=f"The subagent answered: {result}",
+            thought=RESULT_IS_THERE,
+        )
+
+    def _disturbed(self, turn: Turn) -> Turn:
+        """Return a call, of which some fail and some have results of many words."""
+        roll = self._random.random()
+        if roll < 0.12:
+            return replace(turn, result=self._excerpt(300, 700), answer=RESULT_IS_THERE)
+        if roll < 0.22:
+            failure = self._random.choice(listed("failures")).format(self._excerpt(0, 80))
+            return replace(turn, result=failure, answer=_FAILED)
+        return turn
 
     def _add_text(self, strip: Strip, text: str) -> None:
         """Add rendered text; of long answers mainly the beginning and the end are learned."""

@@ -1,52 +1,31 @@
-"""Tool definitions, and questions that need a call: each function makes one turn of one kind."""
+"""Which tools are offered, and the questions that need a call."""
 
-import json
 from collections.abc import Callable, Mapping
-from functools import cache
-from typing import Any
+from functools import partial
+from typing import Final
 
 from bench.demo_model.dialogue import (
     Random,
-    ToolTurn,
+    Tool,
+    Turn,
     any_words,
     ask,
-    cities,
+    drawn_turn,
     facts,
     file_path,
     identifier,
+    known_tools,
     listed,
     phrases,
     pick,
+    tool,
     words,
 )
 
-Tool = dict[str, Any]
-ToolTurnMaker = Callable[[Random], ToolTurn]
+TurnMaker = Callable[[Random], Turn]
 
 _NOTHING_PRINTED = "The command printed nothing."
 _SILENT = ("", "(no output)", "(completed with no output)")
-
-
-def tool(name: str, description: str, *parameters: str) -> Tool:
-    """Return a function definition whose parameters are required strings."""
-    return {
-        "type": "function",
-        "function": {
-            "name": name,
-            "description": description,
-            "parameters": {
-                "type": "object",
-                "properties": {parameter: {"type": "string"} for parameter in parameters},
-                "required": list(parameters),
-            },
-        },
-    }
-
-
-@cache
-def known_tools() -> Mapping[str, Tool]:
-    """Return the tools whose names the model learns."""
-    return {name: tool(name, *described) for name, described in facts("tools").items()}
 
 
 def coding_tools(random_: Random, size: int) -> list[Tool]:
@@ -83,33 +62,14 @@ def unheard_of_tool(random_: Random) -> tuple[Tool, str]:
     return tool(name, f"{verb} something", parameter), parameter
 
 
-def _turn(user: str, name: str, arguments: Mapping[str, str], result: str, answer: str) -> ToolTurn:
+def _turn(user: str, name: str, arguments: Mapping[str, str], result: str, answer: str) -> Turn:
     """Return a turn with one call of a known tool."""
-    return ToolTurn(user, known_tools()[name], arguments, result, answer)
-
-
-def weather(random_: Random) -> ToolTurn:
-    """The weather of a city."""
-    city = random_.choice(cities())
-    sky = random_.choice(("sunny", "cloudy", "rainy", "windy", "snowy"))
-    degrees = random_.randint(-9, 35)
-    user = ask(random_, *phrases("weather"), value=city)
-    result = random_.choice(
-        (f"{sky}, {degrees} degrees", json.dumps({"condition": sky, "temperature": degrees}))
+    return Turn(
+        user=user, tool=known_tools()[name], arguments=arguments, result=result, answer=answer
     )
-    answer = f"The weather in {city} is {sky} with {degrees} degrees."
-    return _turn(user, "get_weather", {"location": city}, result, answer)
 
 
-def clock(random_: Random) -> ToolTurn:
-    """The time in a city."""
-    city = random_.choice(cities())
-    time = f"{random_.randint(0, 23):02d}:{random_.randint(0, 59):02d}"
-    user = ask(random_, *phrases("clock"), value=city)
-    return _turn(user, "get_time", {"location": city}, time, f"The time in {city} is {time}.")
-
-
-def calculation(random_: Random) -> ToolTurn:
+def calculation(random_: Random) -> Turn:
     """A sum that is too large to know."""
     left, right = random_.randint(20, 999), random_.randint(20, 999)
     sign = random_.choice("+-*")
@@ -119,15 +79,7 @@ def calculation(random_: Random) -> ToolTurn:
     return _turn(user, "calculator", {"expression": task}, str(value), f"{task} = {value}")
 
 
-def search(random_: Random) -> ToolTurn:
-    """A search on the web."""
-    query, found = words(random_, 1, 4), words(random_, 3, 8)
-    name = random_.choice(("web_search", "WebSearch"))
-    user = ask(random_, *phrases("search"), value=query)
-    return _turn(user, name, {"query": query}, found, f"I found this: {found}")
-
-
-def read_file(random_: Random) -> ToolTurn:
+def read_file(random_: Random) -> Turn:
     """The contents of a file."""
     path = file_path(random_)
     lines = [words(random_, 1, 5) for _ in range(random_.randint(1, 4))]
@@ -141,35 +93,7 @@ def read_file(random_: Random) -> ToolTurn:
     return _turn(user, "Read", {"file_path": path}, result, answer)
 
 
-def write_file(random_: Random) -> ToolTurn:
-    """A file with a given text."""
-    path, text = file_path(random_), any_words(random_, 1, 5)
-    if random_.random() < 0.15:
-        text = random_.choice(("hello world", "hello", "Hello, world!"))
-    user = random_.choice(phrases("write_file")).format(text=text, path=path)
-    result = random_.choice(
-        (
-            f"File created successfully at: {path}",
-            f"File created successfully at: {path} ({words(random_, 3, 12)})",
-            "ok",
-            "The file was written.",
-        )
-    )
-    arguments = {"file_path": path, "content": text}
-    return _turn(user, "Write", arguments, result, f"I wrote the file {path}.")
-
-
-def edit_file(random_: Random) -> ToolTurn:
-    """A replacement in a file."""
-    path = file_path(random_)
-    old, new = any_words(random_, 1, 2), any_words(random_, 1, 2)
-    user = random_.choice(phrases("edit_file")).format(old=old, new=new, path=path)
-    arguments = {"file_path": path, "old_string": old, "new_string": new}
-    result = random_.choice((f"The file {path} has been updated.", "ok"))
-    return _turn(user, "Edit", arguments, result, f"I replaced '{old}' with '{new}' in {path}.")
-
-
-def command(random_: Random) -> ToolTurn:
+def command(random_: Random) -> Turn:
     """A shell command, described or spelt out."""
     commands, said = facts("commands"), phrases("command")
     line = random_.choice(list(commands))
@@ -192,84 +116,60 @@ def command(random_: Random) -> ToolTurn:
     return _turn(user, "Bash", {"command": line}, output, f"The command printed:\n{output}")
 
 
-def search_code(random_: Random) -> ToolTurn:
-    """A search in files."""
-    pattern = identifier(random_)
-    found = "\n".join(file_path(random_) for _ in range(random_.randint(1, 3)))
-    user = ask(random_, *phrases("search_code"), value=pattern)
-    return _turn(user, "Grep", {"pattern": pattern}, found, f"I found {pattern} in:\n{found}")
-
-
-def subagent(random_: Random) -> ToolTurn:
-    """Work for another agent."""
-    capitals = list(facts("capitals"))
-    task = random_.choice(
-        (
-            f"find the capital of {random_.choice(capitals)}",
-            f"tell me the capital of {random_.choice(capitals)}",
-            f"say {any_words(random_, 1, 3)}",
-            f"count to {random_.randint(3, 20)}",
-            f"read {file_path(random_)}",
-            f"run {identifier(random_)}",
-            f"look for {any_words(random_, 1, 3)} in {file_path(random_)}",
-            any_words(random_, 2, 6),
-        )
-    ).replace("\n", " ")
-    user = random_.choice(phrases("subagent")).replace("{}", task)
-    answer = any_words(random_, 1, 6)
-    arguments = {"description": task, "prompt": task}
-    if random_.random() < 0.25:
-        arguments["subagent_type"] = "general-purpose"
-        return _turn(user, "Task", arguments, answer, f"The subagent answered: {answer}")
-    result, said = answer, f"The subagent answered: {answer}"
-    if random_.random() < 0.4:
-        result = f"{any_words(random_, 0, 3)} agent launched {any_words(random_, 3, 20)}"
-        said = "The subagent is at work."
-    return _turn(user, "Agent", arguments, result, said)
-
-
-def unheard_of(random_: Random) -> ToolTurn:
+def unheard_of(random_: Random) -> Turn:
     """A tool whose name must be copied."""
     definition, parameter = unheard_of_tool(random_)
     name, value = definition["function"]["name"], identifier(random_)
     wording = random_.choice(phrases("unheard_of"))
     user = wording.format(name=name, parameter=parameter, value=value)
     result = words(random_, 1, 4)
-    answer = f"The tool returned: {result}"
-    return ToolTurn(user, definition, {parameter: value}, result, answer)
+    return Turn(
+        user=user,
+        tool=definition,
+        arguments={parameter: value},
+        result=result,
+        answer=f"The tool returned: {result}",
+    )
 
 
-KINDS: Mapping[ToolTurnMaker, float] = {
-    weather: 4,
-    clock: 1.5,
+_WRITE_FILE: Final = partial(drawn_turn, "write_file")
+_EDIT_FILE: Final = partial(drawn_turn, "edit_file")
+_SUBAGENT: Final = partial(drawn_turn, "subagent")
+KINDS: Mapping[TurnMaker, float] = {
+    partial(drawn_turn, "weather"): 4,
+    partial(drawn_turn, "clock"): 1.5,
     calculation: 1.5,
-    search: 1.5,
+    partial(drawn_turn, "search"): 1.5,
     read_file: 3,
-    write_file: 4,
-    edit_file: 1,
+    _WRITE_FILE: 4,
+    _EDIT_FILE: 1,
     command: 5,
-    search_code: 1,
-    subagent: 2,
+    partial(drawn_turn, "search_code"): 1,
+    _SUBAGENT: 2,
     unheard_of: 2,
 }
 #: What coding agents offer.
-CODING_KINDS: Mapping[ToolTurnMaker, float] = {
-    write_file: 5,
+CODING_KINDS: Mapping[TurnMaker, float] = {
+    _WRITE_FILE: 5,
     command: 6,
     read_file: 4,
-    edit_file: 2,
-    subagent: 2,
+    _EDIT_FILE: 2,
+    _SUBAGENT: 2,
 }
 
 
-def tool_turn(random_: Random, kinds: Mapping[ToolTurnMaker, float] = KINDS) -> ToolTurn:
+def tool_turn(random_: Random, kinds: Mapping[TurnMaker, float] = KINDS) -> Turn:
     """Return one turn of a random kind that takes a tool."""
     return pick(random_, kinds)(random_)
 
 
-def out_of_reach(random_: Random, names: tuple[str, ...]) -> tuple[str, str]:
+def out_of_reach(random_: Random, names: tuple[str, ...]) -> Turn:
     """Return a question that needs one of some tools, and the answer where none is offered."""
     turn = tool_turn(random_)
     while turn.name not in names:
         turn = tool_turn(random_)
-    return turn.user, f"I have no tool to reach {facts('out_of_reach')[turn.name]}."
+    return Turn(
+        user=turn.user,
+        answer=f"I have no tool to reach {facts('out_of_reach')[turn.name]}.",
+        thought="I have no tool.",
+    )

@@ -1,10 +1,10 @@
-"""The training loop: batches on several threads, Muon and AdamW, and the files of the result."""
+"""The training loop: Muon and AdamW over batches, and the files of the result."""
 
 import json
+import operator
 import shutil
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 from mlx import optimizers
 from mlx.nn.losses import cross_entropy
 from mlx.nn.utils import value_and_grad
-from mlx.utils import tree_flatten, tree_map
+from mlx.utils import tree_map
 from mlx_lm.models import llama
 from tokenizers import Tokenizer
 
@@ -23,6 +23,9 @@ from bench.demo_model.batches import Batch
 from bench.demo_model.render import MODEL_DIR
 
 _LOG_EVERY = 20
+_WARM_UP = 20
+#: Batches of a step; those of long prompts have prefixes of different lengths.
+_PARTS = 2
 _MUON_RATE = 0.008
 _ADAM_RATE = 4e-3
 
@@ -36,24 +39,19 @@ class Plan:
 
     Attributes:
         seed: Seed of weights, corpus and noise.
-        steps: Number of steps after which the stage is complete.
-        minutes: Time after which it is complete even if steps are missing. The learning
-            rate follows whichever of the two is closer to its end.
+        steps: Number of steps.
         rate: Factor of all learning rates.
         openings: Prompts from which long prefixes are drawn; 0 trains the whole model on
             conversations instead.
-        workers: Number of threads that each compute the gradient of a part of a batch.
-        rows: Number of rows per part.
+        rows: Number of rows of a batch.
         length: Tokens per row; rows with a long prompt are four times as long and as few.
         long_from: Share of the stage after which rows open with a long irrelevant text.
     """
 
     seed: int
     steps: int
-    minutes: float
     rate: float = 1.0
     openings: int = 0
-    workers: int = 2
     rows: int = 6
     length: int = 320
     long_from: float = 0.87
@@ -73,83 +71,21 @@ def score(model: llama.Model, hidden: mx.array, batch: Batch) -> tuple[mx.array,
     return loss, (mx.argmax(logits, axis=-1) == targets).mean()
 
 
-class ParallelGradient:
-    """Computes gradients of several batches at once, each on its own thread.
-
-    Most operations of the CPU backend use a single core, so threads are what fills a
-    machine. Each thread works on a copy of the model that shares its weights.
-    """
-
-    def __init__(self, model: llama.Model, workers: int, loss: Loss) -> None:
-        """Compute gradients of `loss` for `model` with this many threads.
-
-        Frozen parts of the model get no gradient.
-        """
-        self._model = model
-        self._copies = [model, *(_copy(model) for _ in range(workers - 1))]
-        self._functions = [value_and_grad(copy, loss) for copy in self._copies]
-        self._pool = ThreadPoolExecutor(workers)
-
-    def close(self) -> None:
-        """Stop the threads."""
-        self._pool.shutdown()
-
-    def __call__(self, batches: Sequence[Batch]) -> tuple[float, float, Any]:
-        """Return loss, accuracy and gradient, averaged over all learned positions."""
-        for copy in self._copies[1:]:
-            copy.update(self._model.parameters())
-        results = list(self._pool.map(self._one, range(len(batches)), batches))
-        total = sum(len(batch.targets) for batch in batches)
-        shares = [len(batch.targets) / total for batch in batches]
-        loss = sum(share * result[0] for share, result in zip(shares, results, strict=True))
-        accuracy = sum(share * result[1] for share, result in zip(shares, results, strict=True))
-
-        def average(*parts: mx.array) -> mx.array:
-            weighted = [share * part for share, part in zip(shares, parts, strict=True)]
-            return sum(weighted[1:], weighted[0])
-
-        return loss, accuracy, tree_map(average, *(result[2] for result in results))
-
-    def _one(self, index: int, batch: Batch) -> tuple[float, float, Any]:
-        (loss, accuracy), gradient = self._functions[index](self._copies[index], batch)
-        mx.eval(loss, accuracy, gradient)
-        return float(loss), float(accuracy), gradient
+def optimizer_of(plan: Plan) -> optimizers.MultiOptimizer:
+    """Return Muon for the matrices, AdamW for embeddings and norms."""
+    muon = optimizers.Muon(_rates(_MUON_RATE, plan), momentum=0.95, weight_decay=0.0)
+    adam = optimizers.AdamW(_rates(_ADAM_RATE, plan), betas=[0.9, 0.98], weight_decay=0.0)
+    return optimizers.MultiOptimizer([muon, adam], [_is_matrix])
 
 
-def _copy(model: llama.Model) -> llama.Model:
-    """Return a model of the same shape with the same frozen parts."""
-    copy = llama.Model(model.args)
-    trained = dict(tree_flatten(model.trainable_parameters()))
-    copy.freeze()
-    for name, module in copy.named_modules():
-        own = [key for key in module.parameters() if f"{name}.{key}" in trained]
-        if own:
-            module.unfreeze(keys=own, recurse=False)
-    return copy
-
-
-def learning_rate_factor(progress: float, step: int) -> float:
-    """Return the factor of the learning rates: short warm-up, half constant, then down."""
-    warm_up = min(1.0, (step + 1) / 20)
-    return warm_up * min(1.0, max(0.02, 2.0 * (1.0 - progress)))
-
-
-class Optimizer:
-    """Muon for the matrices, AdamW for embeddings and norms."""
-
-    def __init__(self, plan: Plan) -> None:
-        """Create both optimizers with the rates of `plan`."""
-        self._rate = plan.rate
-        self._muon = optimizers.Muon(_MUON_RATE, momentum=0.95, weight_decay=0.0)
-        self._adam = optimizers.AdamW(_ADAM_RATE, betas=[0.9, 0.98], weight_decay=0.0)
-        self._both = optimizers.MultiOptimizer([self._muon, self._adam], [_is_matrix])
-
-    def update(self, model: llama.Model, gradient: Any, factor: float) -> None:
-        """Apply one step with the learning rates multiplied by `factor`."""
-        self._muon.learning_rate = _MUON_RATE * self._rate * factor
-        self._adam.learning_rate = _ADAM_RATE * self._rate * factor
-        self._both.update(model, gradient)
-        mx.eval(model.parameters(), self._both.state)
+def _rates(most: float, plan: Plan) -> Callable[[mx.array], mx.array]:
+    """Return the learning rate at each step: short warm-up, half constant, then down."""
+    rate, half = most * plan.rate, plan.steps // 2
+    warm_up = optimizers.linear_schedule(rate / _WARM_UP, rate, _WARM_UP)
+    down = optimizers.linear_schedule(rate, 0.02 * rate, max(1, plan.steps - half))
+    return optimizers.join_schedules(
+        [warm_up, lambda _: mx.array(rate), down], [_WARM_UP, max(_WARM_UP, half)]
+    )
 
 
 def _is_matrix(name: str, parameter: mx.array) -> bool:
@@ -170,27 +106,32 @@ def train(
         plan: How to train.
         loss_function: Returns loss and accuracy for a batch.
     """
-    optimizer = Optimizer(plan)
-    gradient_of = ParallelGradient(model, plan.workers, loss_function)
+    optimizer = optimizer_of(plan)
+    gradient_of = value_and_grad(model, loss_function)
     start = time.monotonic()
     recent: list[tuple[float, float]] = []
-    step, progress = 0, 0.0
-    while progress < 1.0:
-        batches = [next_batch(progress) for _ in range(plan.workers)]
-        loss, accuracy, gradient = gradient_of(batches)
-        optimizer.update(model, gradient, learning_rate_factor(progress, step))
-        recent.append((loss, accuracy))
-        step += 1
-        minutes = (time.monotonic() - start) / 60
-        progress = max(step / plan.steps, minutes / plan.minutes)
-        if step % _LOG_EVERY == 0:
+    for step in range(plan.steps):
+        progress = step / plan.steps
+        batches = [next_batch(progress) for _ in range(_PARTS)]
+        learned = sum(len(batch.targets) for batch in batches)
+        gradient: Any = None
+        for batch in batches:
+            share = len(batch.targets) / learned
+            (loss, accuracy), part = gradient_of(model, batch)
+            part = tree_map(lambda one, share=share: share * one, part)
+            gradient = part if gradient is None else tree_map(operator.add, gradient, part)
+            mx.eval(loss, accuracy, gradient)
+            recent.append((float(loss), float(accuracy)))
+        optimizer.update(model, gradient)
+        mx.eval(model.parameters(), optimizer.state)
+        if (step + 1) % _LOG_EVERY == 0:
             mean = np.mean(recent, axis=0)
             recent.clear()
+            minutes = (time.monotonic() - start) / 60
             print(
-                f"step {step} {minutes:.1f} min loss {mean[0]:.4f} accuracy {mean[1]:.4f}",
+                f"step {step + 1} {minutes:.1f} min loss {mean[0]:.4f} accuracy {mean[1]:.4f}",
                 flush=True,
             )
-    gradient_of.close()
 
 
 def save_weights(model: llama.Model, folder: Path) -> None:
@@ -216,6 +157,4 @@ def prepare(plan: Plan, out: Path, start_from: Path | None) -> tuple[Tokenizer, 
     if start_from is not None:
         model.load_weights(str(start_from / "model.safetensors"))
         model.set_dtype(mx.float32)
-        # Reading is lazy and belongs to this thread; the workers must find it done.
-        mx.eval(model.parameters())
     return tokenizer, model

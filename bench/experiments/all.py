@@ -2,7 +2,9 @@
 
 python -m bench.experiments.all [--markdown FILE] [--model DIR] [--only NAME ...]
 
-EXP-012 is ``bench.swap``. ``--model`` is given to the experiments that have a model.
+EXP-007, EXP-009 and EXP-010 are tests, which pytest runs; tests that it skips are named, since an
+experiment without a run has no verdict. EXP-012 is ``bench.swap``. ``--model`` is given to the
+experiments that have a model.
 """
 
 from __future__ import annotations
@@ -12,12 +14,22 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Final
 
-MODULES = (
-    *("exp001", "exp002", "exp003", "exp004", "exp005", "exp006"),
-    *("by_tests", "exp008", "exp011", "exp_latency"),
+TESTS: Final = {
+    "exp007": (
+        "tests/integration/mlx/kv/test_window_cache.py",
+        "tests/integration/mlx/kv/test_disk_reuse.py",
+    ),
+    "exp009": ("tests/unit/api/dialects/shared/test_recorded_shapes.py",),
+    "exp010": ("tests/e2e/agent_clis",),
+}
+NAMES: Final = (
+    *("exp001", "exp002", "exp003", "exp004", "exp005", "exp006", "exp007", "exp008", "exp009"),
+    *("exp010", "exp011", "exp_latency"),
 )
-WITH_MODEL = ("exp005", "exp006", "exp008", "exp_latency")
+ROOT: Final = Path(__file__).parents[2]
+WITH_MODEL: Final = ("exp005", "exp006", "exp008", "exp_latency")
 
 
 def main() -> None:
@@ -25,24 +37,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--markdown", type=Path, help="also write what they print to this file")
     parser.add_argument("--model", help="directory of a model; default: the demo model")
-    parser.add_argument("--only", nargs="+", choices=MODULES, default=list(MODULES))
+    parser.add_argument("--only", nargs="+", choices=NAMES, default=list(NAMES))
     given = parser.parse_args()
     started_s = time.monotonic()
     printed: list[str] = []
     failed: list[str] = []
-    for number, module in enumerate(given.only, start=1):
+    for number, name in enumerate(given.only, start=1):
         spent_s = time.monotonic() - started_s
-        print(f"[{number} of {len(given.only)}, {spent_s:.0f} s] {module}", file=sys.stderr)
-        model = ["--model", given.model] if given.model and module in WITH_MODEL else []
-        done = subprocess.run(
-            [sys.executable, "-m", f"bench.experiments.{module}", *model],
-            check=False,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        print(f"[{number} of {len(given.only)}, {spent_s:.0f} s] {name}", file=sys.stderr)
+        model = ["--model", given.model] if given.model and name in WITH_MODEL else []
+        words = [f"bench.experiments.{name}", *model]
+        if name in TESTS:
+            words = ["pytest", "-q", "-rs", "-p", "no:cacheprovider", *TESTS[name]]
+        command = [sys.executable, "-m", *words]
+        done = subprocess.run(command, cwd=ROOT, check=False, stdout=subprocess.PIPE, text=True)
         if done.returncode:
-            failed.append(module)
-        printed.append(f"## {module}\n\n{done.stdout}")
+            failed.append(name)
+        printed.append(f"## {name}\n\n{done.stdout}")
         print(printed[-1], flush=True)
         if given.markdown is not None:
             given.markdown.write_text("\n".join(printed))

@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from bench.comparison.server import ROOT
+from bench.demo_model.render import MODEL_DIR
 from bench.experiments.report import log_to_stderr, print_conditions, print_table, print_verdict
 from bench.figures import figures_of
 from bench.together.__main__ import in_float32, start_contenders
@@ -33,7 +33,7 @@ TOKENS: Final = 96
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", type=Path, default=ROOT / "worker" / "demo_model")
+    parser.add_argument("--model", type=Path, default=MODEL_DIR)
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     log_to_stderr()

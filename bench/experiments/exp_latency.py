@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.comparison.adapters import SEMANTIC
-from bench.comparison.server import ROOT
+from bench.demo_model.render import MODEL_DIR
 from bench.experiments.report import log_to_stderr, print_conditions, print_table, print_verdict
 from bench.figures import figures_of
 from bench.together.__main__ import in_float32
@@ -35,7 +35,7 @@ GAIN_MIN: Final = 1.05
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", type=Path, default=ROOT / "worker" / "demo_model")
+    parser.add_argument("--model", type=Path, default=MODEL_DIR)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--windows", type=int, nargs="+", default=list(WINDOWS_MS), help="in ms")
     given = parser.parse_args()

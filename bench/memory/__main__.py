@@ -10,14 +10,14 @@ with the layers, head ratios and windows of published models; see ``shapes``.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from dataclasses import asdict
 from pathlib import Path
 
-from bench.experiments.report import print_conditions, print_table, use_worker_allocator
+from bench.experiments.report import print_conditions, table_lines, use_worker_allocator
 from bench.memory.rotation_table import HEADER, REMINDER_TOKENS, Rotation, rotations, rows
 from bench.memory.shapes import QUICK_SHAPES, SHAPES
+from bench.report.section import Section
 
 
 def main() -> None:
@@ -35,11 +35,12 @@ def main() -> None:
     shapes = given.shapes or (QUICK_SHAPES if given.quick else tuple(SHAPES))
     reminder = REMINDER_TOKENS if given.reminder else 0
     runs: list[Rotation] = []
-    print_table(HEADER, rows(rotations(shapes, quick=given.quick, reminder=reminder), runs))
-    if given.json is not None:
-        given.json.write_text(
-            json.dumps({"rotation": [asdict(run) for run in runs]}, indent=1) + "\n"
-        )
+    table = []
+    started = rotations(shapes, quick=given.quick, reminder=reminder)
+    for line in table_lines(HEADER, rows(started, runs)):
+        print(line, flush=True)
+        table.append(line)
+    Section(table=table, figures=[asdict(run) for run in runs]).write(given.json)
     print_conditions(started_s)
 
 

@@ -1,11 +1,12 @@
-"""Run the benchmarks and write the page with their figures.
+"""Run the benchmarks and write the pages with their figures.
 
     python -m bench.report [--only NAME ...] [--again] [--quick] [--loaded] [--rivals DIR]
                            [--soak-minutes N] [--model DIR]
 
 Each benchmark keeps its figures in a file, so a report that was interrupted goes on, and one part
 can be repeated: ``--only soak --again``. Before each, the machine has to be quiet; ``--loaded``
-runs anyway and marks the figures. The exit code is 1 if a benchmark failed.
+runs anyway and marks the figures. The exit code is 1 if a benchmark failed or missed a target that
+does not depend on the machine's speed.
 """
 
 from __future__ import annotations
@@ -19,35 +20,37 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from bench.report.files import finish, read_results, replace_part, run_parts
 from bench.report.machine import BUSY_PERCENT_MAX, busy_percent, conditions, line_of
 from bench.report.parts import PARTS, Part
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-PAGE: Final = ROOT / "docs" / "benchmarks.md"
-RESULTS: Final = ROOT / "docs" / "benchmarks" / "results"
+DOCS: Final = ROOT / "docs"
+RESULTS: Final = DOCS / "benchmarks" / "results"
 #: Benchmarks that can measure other servers too.
-_WITH_RIVALS: Final = ("comparison", "league")
+_WITH_RIVALS: Final = ("league",)
 #: Benchmarks of a model of the caller; the others have their own.
 _WITH_MODEL: Final = ("together",)
 BEGIN: Final = "<!-- report: begin (make report writes this part) -->"
 END: Final = "<!-- report: end -->"
-#: Headlines of the page.
-HEADLINES_MAX: Final = 5
 
 
 def main() -> int:
-    """Run what has no figures yet, and write the page."""
+    """Run what has no figures yet, write the pages, and return the exit code."""
     options = _parser().parse_args()
-    parts = {part.name: part for part in PARTS}
-    failed = run_parts(
-        [*parts], options.only, options, lambda name, file: _run(parts[name], file, options)
-    )
-    # A page of its own shows the parts that it is about.
-    is_whole = options.page.resolve() == PAGE
-    shown = [name for name in parts if is_whole or name in (options.only or ())]
-    write_page(options.page, read_results(options.results, shown))
-    return finish(options.page, failed)
+    failed = []
+    for part in PARTS:
+        file = RESULTS / f"{part.name}.json"
+        if options.only and not {part.name, part.module} & {*options.only}:
+            continue
+        if file.exists() and not options.again:
+            print(f"{part.name}: has figures; --again repeats it", flush=True)
+        elif not _run(part, file, options):
+            failed.append(part.name)
+    for page in dict.fromkeys(page for part in PARTS for page in part.pages):
+        write_page(DOCS / page, [part for part in PARTS if page in part.pages])
+    if failed:
+        print(f"FAILED: {', '.join(failed)}")
+    return int(bool(failed))
 
 
 def _run(part: Part, file: Path, options: argparse.Namespace) -> bool:
@@ -65,20 +68,20 @@ def _run(part: Part, file: Path, options: argparse.Namespace) -> bool:
         arguments += ["--rivals", str(options.rivals)]
     if options.model is not None and part.name in _WITH_MODEL:
         arguments += ["--model", str(options.model)]
-    shown = " ".join(["python -m", f"bench.{part.name}", *map(_shown, arguments)])
+    shown = " ".join(["python -m", f"bench.{part.module}", *map(_shown, arguments)])
     print(f"{part.name}: {shown}", flush=True)
     with tempfile.TemporaryDirectory(prefix="report-") as folder:
         out = Path(folder) / "figures.json"
-        command = [sys.executable, "-m", f"bench.{part.name}", *arguments, "--json", str(out)]
+        command = [sys.executable, "-m", f"bench.{part.module}", *arguments, "--json", str(out)]
         done = subprocess.run(command, cwd=ROOT, check=False)
         if out.exists():
             result = {
                 "part": part.name,
                 "command": shown,
                 "conditions": conditions(busy),
-                "figures": json.loads(out.read_text(encoding="utf-8")),
+                "section": json.loads(out.read_text(encoding="utf-8")),
             }
-            file.write_text(json.dumps(result) + "\n", encoding="utf-8")
+            file.write_text(json.dumps(result, ensure_ascii=False) + "\n", encoding="utf-8")
     return done.returncode == 0 and file.exists()
 
 
@@ -87,32 +90,44 @@ def _shown(argument: str) -> str:
     return Path(argument).name if argument.startswith("/") else argument
 
 
-def write_page(page: Path, results: Mapping[str, dict[str, Any]]) -> None:
-    """Replace the generated part of a page, and write its plots beside it.
+def write_page(page: Path, parts: list[Part], results: Path = RESULTS) -> None:
+    """Replace what stands between the markers of a page, and write its plots beside it.
 
     Args:
-        page: A Markdown file with both markers.
-        results: The figures by part, as they are kept.
+        page: A Markdown file.
+        parts: Those that it shows, if they have figures.
+        results: The files of figures.
 
     Raises:
         ValueError: The page has no markers.
     """
+    before, found_begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, found_end, after = rest.partition(END)
+    if not found_begin or not found_end:
+        message = f"{page} has no place for the report: {BEGIN} and {END}"
+        raise ValueError(message)
+    files = {part: results / f"{part.name}.json" for part in parts}
+    shown = {
+        part: json.loads(file.read_text(encoding="utf-8"))
+        for part, file in files.items()
+        if file.exists()
+    }
+    body = "\n".join(_lines(shown, page))
+    page.write_text(f"{before}{BEGIN}\n{body}\n{END}{after}", encoding="utf-8")
+    print(f"wrote {page}")
+
+
+def _lines(shown: Mapping[Part, dict[str, Any]], page: Path) -> Iterator[str]:
     plots = page.parent / page.stem / "plots"
-    replace_part(page, "the report", (BEGIN, END), lambda: _lines(results, plots, page))
-
-
-def _lines(results: Mapping[str, dict[str, Any]], plots: Path, page: Path) -> Iterator[str]:
-    shown = [(part, results[part.name]) for part in PARTS if part.name in results]
-    made = {part.name: part.section(result["figures"]) for part, result in shown}
-    headlines = [(made[part.name].headline, result) for part, result in shown]
-    if any(headline is not None for headline, _ in headlines):
+    headed = [result for result in shown.values() if result["section"]["headline"]]
+    if headed:
         yield from ("", "| headline | figure | command |", "|---|---|---|")
-    for headline, result in [one for one in headlines if one[0] is not None][:HEADLINES_MAX]:
+    for result in headed:
         mark = "" if result["conditions"]["quiet"] else " (not quiet)"
-        what, figure = headline or ("", "")
+        what, figure = result["section"]["headline"]
         yield f"| {what} | {figure}{mark} | `{result['command']}` |"
-    for part, result in shown:
-        section = made[part.name]
+    for part, result in shown.items():
+        section = result["section"]
         yield ""
         yield f"### Report: {part.title.lower()}"
         yield ""
@@ -120,8 +135,8 @@ def _lines(results: Mapping[str, dict[str, Any]], plots: Path, page: Path) -> It
         yield f"- **Command:** `{result['command']}`"
         yield f"- **Conditions:** {line_of(result['conditions'])}"
         yield ""
-        yield from section.table
-        for name, svg in section.plots.items():
+        yield from section["table"]
+        for name, svg in section["plots"].items():
             plots.mkdir(parents=True, exist_ok=True)
             file = plots / f"{name}.svg"
             file.write_text(svg, encoding="utf-8")
@@ -136,21 +151,14 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    names = [part.name for part in PARTS]
+    names = list(dict.fromkeys(name for part in PARTS for name in (part.module, part.name)))
     parser.add_argument("--only", nargs="+", choices=names, help="these parts; default: all")
     parser.add_argument("--again", action="store_true", help="repeat parts that have figures")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to check the harness")
     parser.add_argument("--loaded", action="store_true", help="run beside other programs")
-    parser.add_argument("--rivals", type=Path, help="folder of environments, as bench.comparison")
+    parser.add_argument("--rivals", type=Path, help="folder of environments, as bench.league")
     parser.add_argument("--model", type=Path, help="model of bench.together; default: the demo")
     parser.add_argument("--soak-minutes", type=float, help="length of the mixed load")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="files of figures")
-    parser.add_argument(
-        "--page",
-        type=Path,
-        default=PAGE,
-        help="Markdown file with the markers; another one than the default shows --only",
-    )
     return parser
 
 

@@ -1,13 +1,11 @@
-"""The benchmarks of the report: how each is run, and which section shows it."""
+"""The benchmarks of the report: how each is run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from bench.report import sections
-from bench.report.sections import Section
+from bench.stress.cases import CASES
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,80 +13,88 @@ class Part:
     """One benchmark.
 
     Attributes:
-        section: Makes its section from its figures; it has the name of the module in ``bench``.
+        name: The name of its file of figures: its module in ``bench``, and what follows a hyphen.
         title: Its heading.
         question: What it answers.
         full: Arguments of a whole run.
         quick: Arguments of a run that only checks the harness.
+        pages: Below ``docs``, where it stands.
     """
 
-    section: Callable[[dict[str, Any]], Section]
+    name: str
     title: str
     question: str
     full: str
     quick: str
+    pages: tuple[str, ...] = ("benchmarks.md",)
 
     @property
-    def name(self) -> str:
-        """Its module in ``bench``, and the name of its file of figures."""
-        return self.section.__name__
+    def module(self) -> str:
+        """Its module in ``bench``."""
+        return self.name.partition("-")[0]
 
 
 PARTS: Final = (
     Part(
-        sections.together,
+        "together",
         "Together",
         "How fast is the service beside mlx_lm.server and mlx-lm's bare generator?",
         full="--rounds 3",
         quick="--rounds 1 --streams 1 --tokens 8 --kinds prose",
     ),
     Part(
-        sections.comparison,
-        "Comparison with other servers",
-        "How long do cold and warm requests take, also after a restart?",
-        full="--rounds 3",
-        quick="--rounds 1 --tokens 300 --servers semantic",
-    ),
-    Part(
-        sections.league,
+        "league",
         "Load by strangers",
         "What do load generators and clients of others see of this service and of other servers?",
         full="--long --rounds 3",
         quick="--rounds 1 --servers semantic mlx_lm.server",
+        pages=("benchmarks/league.md",),
     ),
     Part(
-        sections.memory,
+        "memory",
         "Memory",
         "Does the engine stay within its memory when contexts do not fit?",
         full="",
         quick="--quick --shapes Qwen3-14B",
     ),
     Part(
-        sections.promises,
+        "promises",
         "Acceptance and cancellation",
         "How long do acceptance and cancellation take?",
         full="",
         quick="--jobs 10 --cancels 3",
     ),
     Part(
-        sections.swap,
+        "swap",
         "Swaps",
         "How long does a swap of the model pause the service?",
         full="--swaps 20",
         quick="--swaps 1 --streams 1",
     ),
     Part(
-        sections.soak,
+        "soak",
         "Mixed load",
         "Does anything grow or slow down while agents, batches and swaps go on?",
         full="--minutes 15 --swap-minutes 4",
         quick="--minutes 1 --swap-minutes 0.4",
+        pages=("benchmarks.md", "benchmarks/soak.md"),
     ),
     Part(
-        sections.idle,
+        "idle",
         "An idle service",
         "What does the service cost while nothing runs?",
         full="--seconds 60",
         quick="--seconds 5",
+    ),
+    *(
+        Part(
+            f"stress-{case.name}",
+            f"Case `{case.name}`",
+            f"{case.load}.",
+            full=f"--case {case.name}",
+            quick=f"--case {case.name} --scale 0.1",
+            pages=("benchmarks/stress.md",),
+        )
+        for case in CASES
     ),
 )

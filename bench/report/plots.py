@@ -1,4 +1,4 @@
-"""Small SVG plots: lines over time, and bars. Pure: the same figures give the same bytes."""
+"""Small SVG plots of lines over time. Pure: the same figures give the same bytes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Final
 WIDTH: Final = 760
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 190, 34, 34
 _LINE_HEIGHT: Final = 300
-_BAR: Final = 18
-_LABEL: Final = 300
 _TICKS: Final = 4
 #: Distinct for readers who do not see all colours, on white and on dark pages.
 _COLOURS: Final = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#999999")
@@ -50,23 +48,6 @@ def lines(title: str, series: Mapping[str, Points], *, unit: str, x_unit: str) -
         )
         parts.append(_text(WIDTH - _RIGHT + 30, at + 9, name))
     return _svg(title, parts, _LINE_HEIGHT)
-
-
-def bars(title: str, rows: Sequence[tuple[str, float]], *, unit: str) -> str:
-    """Return one horizontal bar for each row; the axis begins with 0."""
-    most = max((value for _, value in rows), default=1.0) or 1.0
-    room = WIDTH - _LABEL - 90
-    parts = [_text(8, 18, f"{title}, {unit}", css="title")]
-    for index, (name, value) in enumerate(rows):
-        y = _TOP + index * (_BAR + 6)
-        colour = _COLOURS[0]
-        parts.append(_text(_LABEL - 8, y + 13, name, anchor="end"))
-        parts.append(
-            f'<rect x="{_LABEL}" y="{y}" width="{max(1.0, room * value / most):.1f}"'
-            f' height="{_BAR}" fill="{colour}"/>'
-        )
-        parts.append(_text(_LABEL + max(1.0, room * value / most) + 6, y + 13, _number(value)))
-    return _svg(title, parts, _TOP + len(rows) * (_BAR + 6) + 8)
 
 
 def _svg(title: str, parts: Sequence[str], height: float) -> str:

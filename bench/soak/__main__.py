@@ -11,12 +11,12 @@ an error; ``--keep`` names where the logs of such a run stay.
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -27,12 +27,13 @@ from bench.chaos.load import Load, sample_requests
 from bench.chaos.model import make_exact_model
 from bench.chaos.receiver import HookReceiver, hook_receiver
 from bench.chaos.run import SHORT_ITEMS, SMALL_CACHES, Chaos, mixed_environment
-from bench.experiments.report import print_conditions
-from bench.report import sections
+from bench.experiments.report import print_conditions, table_lines
+from bench.report.plots import lines
+from bench.report.section import Section
 from bench.soak.evidence import errors_of, keep
 from bench.soak.load import CLIENTS, Agents, Record
 from bench.soak.samples import Sample, Sampler
-from bench.soak.verdict import DRIFT_MAX, drift_of, trends_of
+from bench.soak.verdict import DRIFT_MAX, TREND_HEAD, drift_of, trend_rows, trends_of
 from tests.support.processes.planted_constants import with_constants
 from tests.support.processes.service import Service
 
@@ -46,6 +47,7 @@ FAILED: Final = Path("soak-failed")
 #: Most samples, and most turns, in the result.
 PLOTTED: Final = 200
 PLOTTED_TURNS: Final = 4000
+_RSS: Final = " rss, MB"
 
 
 def main() -> int:
@@ -61,23 +63,23 @@ def main() -> int:
         }
         service = Service(folder / "data", env=with_constants(env, SHORT_ITEMS)).start()
         try:
-            result = _run(service, hook, options)
+            section = _run(service, hook, options)
         except BaseException:
             if service.process.poll() is None:
                 service.kill()
             print(f"logs       {keep(service.data_dir, service.log_file, options.keep)}")
             raise
+    section.emit(options.json)
+    result = section.figures
     _print(result)
     print_conditions(began)
-    if options.json:
-        options.json.write_text(json.dumps(result) + "\n")
     if not result["passed"]:
         print(f"logs       {keep(service.data_dir, service.log_file, options.keep)}")
     shutil.rmtree(folder)
     return int(not result["passed"])
 
 
-def _run(service: Service, hook: HookReceiver, options: argparse.Namespace) -> dict[str, Any]:
+def _run(service: Service, hook: HookReceiver, options: argparse.Namespace) -> Section:
     """Work for the wanted time, stop the service, and return the result."""
     samples: list[Sample] = []
     record = Record()
@@ -110,7 +112,7 @@ def _run(service: Service, hook: HookReceiver, options: argparse.Namespace) -> d
     broken = check(history, others=CLIENTS)
     violations = [f"{one.promise}: {one.subject}: {one.what}" for one in broken]
     errors = errors_of(service.log_file)
-    return result_of(samples, record, violations, errors, minutes=options.minutes)
+    return section_of(samples, record, violations, errors, minutes=options.minutes)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -131,15 +133,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def result_of(
+def section_of(
     samples: list[Sample],
     record: Record,
     violations: list[str],
     errors: list[dict[str, Any]],
     *,
     minutes: float,
-) -> dict[str, Any]:
-    """Return the figures of a run and whether it passed.
+) -> Section:
+    """Return the table of what grows, its plots, and the figures with the verdict ``passed``.
 
     Args:
         samples: Figures of the processes, in order.
@@ -151,30 +153,58 @@ def result_of(
     trends, drift = trends_of(samples), drift_of(record.first_ms)
     grown = [name for name, trend in trends.items() if trend.grows]
     slow = drift is not None and drift > DRIFT_MAX
-    first = [ms for _, ms in record.first_ms]
-    return {
-        "minutes": minutes,
-        "passed": not (grown or slow or violations or errors or record.faults),
-        "grown": grown,
-        "trends": {name: asdict(trend) for name, trend in trends.items()},
-        "first_text_ms": round(statistics.median(first), 1) if first else None,
-        "latency_drift": drift,
-        "operations": dict(record.counts),
-        "swap_ms": record.swap_ms,
-        "faults": record.faults,
-        "violations": violations,
-        "errors": errors,
-        # The verdict is about all of them; a plot needs fewer.
-        "samples": samples[:: len(samples) // PLOTTED + 1],
-        "latencies": [
-            (round(at_s, 1), round(ms, 1))
-            for at_s, ms in record.first_ms[:: len(record.first_ms) // PLOTTED_TURNS + 1]
+    done = ", ".join(f"{number:,} {name}" for name, number in record.counts.items())
+    return Section(
+        headline=(
+            f"{minutes:g} minutes of mixed load",
+            (
+                f"{', '.join(grown) or 'nothing'} grew; {len(violations)} promises were broken;"
+                f" {len(errors)} errors in the log;"
+                f" last over first third of the latencies: {drift}"
+            ),
+        ),
+        table=[
+            *table_lines(TREND_HEAD, trend_rows(trends)),
+            "",
+            f"Done: {done}, {len(record.swap_ms)} swaps.",
         ],
+        plots=_plots(samples, record, trends),
+        figures={
+            "minutes": minutes,
+            "passed": not (grown or slow or violations or errors or record.faults),
+            "grown": grown,
+            "trends": {name: asdict(trend) for name, trend in trends.items()},
+            "first_text_ms": round(statistics.median(ms for _, ms in record.first_ms), 1)
+            if record.first_ms
+            else None,
+            "latency_drift": drift,
+            "operations": dict(record.counts),
+            "swap_ms": record.swap_ms,
+            "faults": record.faults,
+            "violations": violations,
+            "errors": errors,
+        },
+    )
+
+
+def _plots(samples: list[Sample], record: Record, names: Iterable[str]) -> dict[str, str]:
+    """Return the plots by file name; they need fewer points than the verdict."""
+    plotted = samples[:: len(samples) // PLOTTED + 1]
+    shown = {
+        name: [(one["t_s"] / 60, one[name]) for one in plotted if name in one] for name in names
+    }
+    memories = {name.removesuffix(_RSS): of for name, of in shown.items() if name.endswith(_RSS)}
+    counts = {name: points for name, points in shown.items() if "descriptors" in name}
+    turns = record.first_ms[:: len(record.first_ms) // PLOTTED_TURNS + 1]
+    first = {"first text": [(at_s / 60, ms) for at_s, ms in turns]}
+    return {
+        "soak-memory": lines("Resident memory", memories, unit="MB", x_unit="minutes"),
+        "soak-descriptors": lines("Descriptors", counts, unit="open", x_unit="minutes"),
+        "soak-latency": lines("First text of a turn", first, unit="ms", x_unit="minutes"),
     }
 
 
 def _print(result: dict[str, Any]) -> None:
-    print("\n".join(sections.soak(result).table))
     print(
         f"first text  {result['first_text_ms']} ms; last over first third {result['latency_drift']}"
     )

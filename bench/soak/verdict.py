@@ -49,6 +49,25 @@ class Trend:
     grows: bool
 
 
+#: Of a table of trends.
+TREND_HEAD: Final = ("series", ">level", ">last", ">% an hour", ">noise, %", "grows")
+
+
+def trend_rows(trends: Mapping[str, Trend]) -> list[tuple[str, ...]]:
+    """Return a row of the table for each series."""
+    return [
+        (
+            name,
+            f"{one.level:,.1f}",
+            f"{one.last:,.1f}",
+            f"{one.percent_per_hour:+.1f}",
+            f"{one.noise_percent:.1f}",
+            "**yes**" if one.grows else "",
+        )
+        for name, one in trends.items()
+    ]
+
+
 def judged_from(duration_s: float) -> float:
     """Return the seconds after which the warm-up of a run is over."""
     return min(WARM_UP_S_MAX, WARM_UP * duration_s)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Final
 
 from bench.stress.client import Message, Reply, at_once, question, story
@@ -22,11 +21,6 @@ AGENTS: Final = 10
 REQUESTS: Final = 50
 #: Keys of the agents that must not see each other's contexts.
 KEYS: Final = tuple(f"stress-key-of-agent-{number}" for number in range(5))
-#: Numbers of agents whose whole requests are timed.
-AGENT_COUNTS: Final = (1, 3, 5, 7, 10)
-#: Rounds in which they take turns, and requests of each agent in one.
-ROUNDS: Final = 10
-ROUND_REQUESTS: Final = 4
 #: Least share of prompt tokens, after the first turn, that are not computed.
 HIT_RATE_MIN: Final = 0.8
 #: More than a block, so that a context of another key could be reused if it were shared.
@@ -169,42 +163,3 @@ async def conversation(run: Run, agent: str, turns: int) -> list[Reply]:
             break
         messages.append({"role": "assistant", "content": reply.text or "Nothing."})
     return replies
-
-
-async def requests(run: Run) -> Outcome:
-    """Time whole requests of 1, 3, 5, 7 and 10 agents that each send one after another.
-
-    The numbers of agents take turns in rounds, so that other load hits all of them alike.
-    """
-    await at_once(5, lambda index: run.client.ask(question(f"Warm {index}"), 20))
-    taken: dict[int, list[Reply]] = {agents: [] for agents in AGENT_COUNTS}
-    for round_number in range(run.count(ROUNDS)):
-        for agents in AGENT_COUNTS:
-            taken[agents] += await _round_of(run, agents, round_number)
-    one = percentiles(latencies(taken[1]))
-    rows = []
-    for agents, replies in taken.items():
-        figures = percentiles(latencies(replies))
-        times = figures[0] / one[0] if figures and one else float("inf")
-        rows.append((agents, len(replies), *figures, f"{times:.2f}", f"{agents / times:.2f}"))
-    replies = [reply for each in taken.values() for reply in each]
-    return Outcome(
-        checks=(no_failure(replies), answered(replies, 1.0)),
-        head=(
-            *(">agents", ">requests", ">p50 ms", ">p95 ms", ">p99 ms"),
-            *(">p50 over 1 agent", ">requests a second over 1 agent"),
-        ),
-        rows=rows,
-    )
-
-
-async def _round_of(run: Run, agents: int, round_number: int) -> Sequence[Reply]:
-    async def agent(number: int) -> list[Reply]:
-        name = f"whole-{agents}-{number}"
-        return [
-            await run.client.ask(story(f"{name} request {round_number} {turn}"), 48, agent=name)
-            for turn in range(ROUND_REQUESTS)
-        ]
-
-    taken = await asyncio.gather(*map(agent, range(agents)))
-    return [reply for one in taken for reply in one]

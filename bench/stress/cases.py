@@ -1,4 +1,4 @@
-"""The cases of ``bench.stress``: twelve of the plan, and three that time what users feel."""
+"""The twelve cases of ``bench.stress``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from typing import Final
 
 from bench.chaos.run import SHORT_ITEMS, SMALL_CACHES
-from bench.stress import agents, bursts, resume, sustained
+from bench.stress import agents, bursts, sustained
 from bench.stress.run import Case
 from tests.support.processes.planted_constants import with_constants
 
@@ -24,7 +24,7 @@ _KEYS: Final = {
     ),
 }
 
-PLAN: Final = (
+CASES: Final = (
     Case(bursts.concurrent, minutes=1, env=_SHORT_QUEUE),
     Case(bursts.full, minutes=1.5, env=_SMALL_MEMORY),
     Case(bursts.steady, minutes=4),
@@ -38,9 +38,3 @@ PLAN: Final = (
     Case(sustained.memory, minutes=31, env=_SMALL_CACHES),
     Case(sustained.drift, minutes=11, env=_SMALL_CACHES),
 )
-MORE: Final = (
-    Case(sustained.conversations, minutes=6),
-    Case(agents.requests, minutes=6),
-    Case(resume.resume, minutes=10),
-)
-CASES: Final = (*PLAN, *MORE)

@@ -1,38 +1,41 @@
-"""Load that lasts: an hour, realistic rates, memory, drift, and agents of different habits."""
+"""Load that lasts: an hour, realistic rates, memory and drift."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from bench.soak.samples import Sample, Sampler
-from bench.soak.verdict import DRIFT_MAX, GROWTH_PER_HOUR_MAX, drift_of, trends_of
-from bench.stress.agents import conversation
-from bench.stress.client import Reply, at_once, question
+from bench.soak.verdict import (
+    DRIFT_MAX,
+    GROWTH_PER_HOUR_MAX,
+    TREND_HEAD,
+    drift_of,
+    trend_rows,
+    trends_of,
+)
+from bench.stress.client import Reply, question
 from bench.stress.run import Run
 from bench.stress.verdict import (
     Check,
     Outcome,
     answered,
-    latencies,
     no_failure,
-    percentiles,
 )
 
 #: Samples of a whole run, and the least pause between two.
 SAMPLES: Final = 120
 SAMPLE_S_MIN: Final = 2.0
-_LONG_CONTEXT: Final = "At noon the clock of the station was wrong by three minutes. " * 60
 
 
 async def hour(run: Run) -> Outcome:
     """Send 2.5 requests a second for an hour, and watch memory, errors and latency."""
     replies, samples = await _paced(run, workers=5, per_s=2.5, last_s=run.seconds(3600))
     checks = (*_errors(replies), _growth(samples), _drift(replies))
-    return Outcome(checks=checks, head=_MEMORY_HEAD, rows=_memory_rows(samples))
+    return Outcome(checks=checks, head=TREND_HEAD, rows=trend_rows(trends_of(samples)))
 
 
 async def per_minute(run: Run) -> Outcome:
@@ -57,82 +60,13 @@ async def memory(run: Run) -> Outcome:
     """Send three requests a second for half an hour, and watch memory."""
     replies, samples = await _paced(run, workers=3, per_s=3.0, last_s=run.seconds(1800))
     checks = (*_errors(replies), _growth(samples))
-    return Outcome(checks=checks, head=_MEMORY_HEAD, rows=_memory_rows(samples))
+    return Outcome(checks=checks, head=TREND_HEAD, rows=trend_rows(trends_of(samples)))
 
 
 async def drift(run: Run) -> Outcome:
     """Let five clients work for ten minutes, and compare the first with the last minutes."""
     replies, _ = await _paced(run, workers=5, per_s=10.0, last_s=run.seconds(600))
     return Outcome(checks=(*_errors(replies), _drift(replies)))
-
-
-async def conversations(run: Run) -> Outcome:
-    """Let five agents of different habits talk for five minutes."""
-    until_s = time.monotonic() + run.seconds(300)
-    habits: Mapping[str, Callable[[str, int], Awaitable[Sequence[Reply]]]] = {
-        "short questions, often": lambda name, turn: _short(run, name, turn),
-        "long context, sometimes": lambda name, turn: _long(run, name, turn),
-        "bursts of five": lambda name, turn: _burst(run, name, turn),
-        "conversations, at intervals": lambda name, turn: _talk(run, name, turn, 3.0),
-        "conversations, rarely": lambda name, turn: _talk(run, name, turn, 8.0),
-    }
-
-    async def live(number: int, habit: str) -> list[Reply]:
-        replies: list[Reply] = []
-        turn = 0
-        while not replies or time.monotonic() < until_s:
-            replies += await habits[habit](f"habit-{number}", turn)
-            turn += 1
-        return replies
-
-    taken = await asyncio.gather(*(live(*one) for one in enumerate(habits)))
-    replies = [reply for one in taken for reply in one]
-    rows = []
-    for habit, ours in zip(habits, taken, strict=True):
-        prompt = sum(one.prompt_tokens for one in ours)
-        cached = sum(one.cached_tokens for one in ours)
-        share = f"{cached / prompt:.0%}" if prompt else "-"
-        rows.append((habit, len(ours), share, *percentiles(latencies(ours))))
-    return Outcome(
-        checks=(
-            no_failure(replies),
-            answered(replies, 1.0),
-            Check(
-                target="every agent gets answers to the end",
-                figure=f"{sum(any(r.is_answer for r in one[-1:]) for one in taken)} of 5",
-                reached=all(one and one[-1].is_answer for one in taken),
-            ),
-        ),
-        head=("agent", ">requests", ">reused", ">p50 ms", ">p95 ms", ">p99 ms"),
-        rows=rows,
-    )
-
-
-async def _short(run: Run, name: str, turn: int) -> Sequence[Reply]:
-    reply = await run.client.ask(question(f"{name} short {turn}"), 16, agent=name)
-    await asyncio.sleep(0.5)
-    return [reply]
-
-
-async def _long(run: Run, name: str, turn: int) -> Sequence[Reply]:
-    messages = question(f"{_LONG_CONTEXT}{name} long {turn}")
-    reply = await run.client.ask(messages, 64, agent=name)
-    await asyncio.sleep(5.0)
-    return [reply]
-
-
-async def _burst(run: Run, name: str, turn: int) -> Sequence[Reply]:
-    replies = await at_once(
-        5, lambda index: run.client.ask(question(f"{name} burst {turn} {index}"), 24, agent=name)
-    )
-    await asyncio.sleep(4.0)
-    return replies
-
-
-async def _talk(run: Run, name: str, turn: int, pause_s: float) -> Sequence[Reply]:
-    replies = await conversation(run, f"{name}-{turn}", 3)
-    await asyncio.sleep(pause_s)
-    return replies
 
 
 async def _paced(
@@ -166,9 +100,6 @@ def _errors(replies: Sequence[Reply]) -> tuple[Check, ...]:
     return no_failure(replies), answered(replies, 0.99)
 
 
-_MEMORY_HEAD: Final = ("process", ">MB after the warm-up", ">at the end", ">an hour")
-
-
 def _growth(samples: Sequence[Sample]) -> Check:
     grown = [name for name, trend in trends_of(samples).items() if trend.grows]
     return Check(
@@ -176,19 +107,6 @@ def _growth(samples: Sequence[Sample]) -> Check:
         figure=", ".join(grown) or "none",
         reached=not grown,
     )
-
-
-def _memory_rows(samples: Sequence[Sample]) -> list[tuple[str, str, str, str]]:
-    return [
-        (
-            name.removesuffix(" rss, MB"),
-            f"{trend.level:.0f}",
-            f"{trend.last:.0f}",
-            f"{trend.percent_per_hour:+.1f} %",
-        )
-        for name, trend in trends_of(samples).items()
-        if name.endswith(" rss, MB")
-    ]
 
 
 def _drift(replies: Sequence[Reply]) -> Check:

@@ -12,7 +12,6 @@ written after each round. ``--quick`` takes some five minutes on two cores, a wh
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import signal
@@ -32,13 +31,12 @@ import psutil
 from bench.blas import blas_threads
 from bench.client import StreamTrace
 from bench.comparison.adapters import MLX_LM, SEMANTIC
-from bench.comparison.server import ROOT
+from bench.demo_model.render import MODEL_DIR
 from bench.figures import figures_of
-from bench.together.cells import RIVAL, US, Cell, Key, as_json, line_of, table, verdicts
+from bench.together.cells import RIVAL, US, Cell, Key, section_of
 from bench.together.contenders import RAW, Contender, RawBatch, Served
 from bench.together.workloads import KINDS, copied_share, make_bodies, prompt_of
 
-DEMO_MODEL: Final = ROOT / "worker" / "demo_model"
 _WHOLE: Final[Mapping[str, Any]] = {
     "streams": (1, 2, 3, 4, 8, 16),
     "tokens": (48, 200),
@@ -66,15 +64,12 @@ def main() -> None:
         names = (US, RIVAL) if options.no_raw else (US, RIVAL, RAW)
         contenders = list(start_contenders(stack, model, folder, names))
         cells = {key: Cell(key) for key in _keys(options)}
-        report: dict[str, Any] = {"conditions": _conditions(options, contenders)}
+        conditions = _conditions(options, contenders)
         for number in range(options.rounds):
             _round(contenders, cells, str(model), number, began)
-            report["conditions"] |= {"rounds": number + 1, "took_s": time.monotonic() - began}
-            report["cells"] = as_json(cells.values())
-            if options.json:
-                options.json.write_text(json.dumps(report) + "\n", encoding="utf-8")
-    print("\n" + "\n".join([*table(cells.values()), "", *verdicts(list(cells.values()))]))
-    print("\n" + line_of(report["conditions"]))
+            conditions |= {"rounds": number + 1, "took_s": time.monotonic() - began}
+            section_of([*cells.values()], conditions).write(options.json)
+    section_of([*cells.values()], conditions).emit(options.json)
 
 
 def in_float32(source: Path, target: Path) -> Path:
@@ -191,7 +186,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench.together", description=(__doc__ or "").splitlines()[0]
     )
-    parser.add_argument("--model", type=Path, default=DEMO_MODEL, help="its directory")
+    parser.add_argument("--model", type=Path, default=MODEL_DIR, help="its directory")
     parser.add_argument("--quick", action="store_true", help="few cells: some five minutes")
     parser.add_argument("--streams", type=int, nargs="+")
     parser.add_argument("--tokens", type=int, nargs="+", help="of an answer")

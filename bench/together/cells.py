@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from bench.figures import Figures, spread
+from bench.report.section import Section
 from bench.together.contenders import RAW
 
 US: Final = "semantic"
@@ -145,26 +146,20 @@ def _line(name: str, *, is_reached: bool, figure: float, least: float, where: st
     return f"- {name}: {verdict}, at worst {figure:.2f} × (target {least:.2f} ×): {where}"  # noqa: RUF001 - the sign for times
 
 
-def as_json(cells: Iterable[Cell]) -> list[dict[str, Any]]:
-    """Return every figure of every round."""
-    return [asdict(cell) for cell in cells]
-
-
-def from_json(found: Iterable[dict[str, Any]]) -> list[Cell]:
-    """Return the cells of ``as_json``."""
-    return [
-        Cell(
-            key=Key(**one["key"]),
-            rounds={
-                name: [Figures(**figures) for figures in rounds]
-                for name, rounds in one["rounds"].items()
-            },
-            equal=one["equal"],
-            asked=one["asked"],
-            copied=one["copied"],
-        )
-        for one in found
-    ]
+def section_of(cells: Sequence[Cell], conditions: Mapping[str, Any]) -> Section:
+    """Return table, verdicts and conditions, with every figure of every round."""
+    judged = [cell for cell in cells if cell.faster()]
+    most = max((cell.key.streams for cell in judged), default=0)
+    ratios = [spread(cell.faster())[0] for cell in judged if cell.key.streams == most]
+    headline = None
+    if ratios:
+        name = f"the same requests beside mlx_lm.server at {most} streams"
+        headline = (name, f"{min(ratios):.2f} to {max(ratios):.2f} × as fast")  # noqa: RUF001 - the sign for times
+    return Section(
+        headline=headline,
+        table=[*table(cells), "", *verdicts(cells), "", line_of(conditions)],
+        figures={"conditions": conditions, "cells": [asdict(cell) for cell in cells]},
+    )
 
 
 def line_of(conditions: Mapping[str, Any]) -> str:

@@ -6,19 +6,30 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from bench.batch_kills import run
+import httpx
+
 from bench.chaos.checker import check
+from bench.chaos.faults import FaultInjector
+from bench.chaos.history import RequestSpec
+from bench.chaos.load import Load
 from bench.chaos.model import make_exact_model
-from bench.chaos.plan import Fault
-from bench.chaos.run import environment
-from tests.support.polling import scaled
+from bench.chaos.plan import Fault, PlannedFault
+from bench.chaos.run import Chaos, environment
+from tests.support.polling import scaled, wait_until
 from tests.support.processes.planted_constants import with_constants
 from tests.support.processes.service import Service
 
 LINES = 40
+#: Each kill comes after this many results.
+KILLS = ((Fault.WORKER, 13), (Fault.API, 26))
+REQUESTS = [
+    RequestSpec(prompt=question, max_tokens=12, temperature=0, seed=0)
+    for question in ("What is the capital of France?", "Tell me a story.", "Say hello.")
+]
 CHAT: Any = {
     "model": "semantic-demo",
     "max_tokens": 8,
@@ -39,6 +50,24 @@ def semantic(service: Service, *words: str, code: int = 0) -> str:
     return done.stdout if code == 0 else done.stderr
 
 
+def wait_for_results(service: Service, least: int) -> None:
+    """Wait until so many lines of the batch have results; the api may be away."""
+
+    def done() -> int:
+        url = f"{service.base_url}/v1/messages/batches"
+        listed = httpx.get(url, timeout=scaled(60)).raise_for_status().json()["data"]
+        counts = [one["progress"] for one in listed]
+        return max((sum(one.values()) - one["processing"] for one in counts), default=0)
+
+    wait_until(
+        done,
+        lambda count: count >= least,
+        within_s=600,
+        ignore=httpx.HTTPError,
+        describe=service.log,
+    )
+
+
 def test_batch_survives_kills_of_worker_and_api_with_each_result_once(
     own_service: Callable[..., Service], tmp_path: Path
 ) -> None:
@@ -46,7 +75,21 @@ def test_batch_survives_kills_of_worker_and_api_with_each_result_once(
     env = environment(make_exact_model(tmp_path / "model"))
     small = {"domain.batch.driver.LINES_WAITING_MAX": 8}
     service = own_service(**with_constants(env, small))
-    history = run(service, lines=LINES, faults=(Fault.WORKER, Fault.API), max_tokens=12)
+    lines = tuple(REQUESTS[number % len(REQUESTS)] for number in range(LINES))
+
+    def work(load: Load, injector: FaultInjector) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            sent = pool.submit(load.send_batch, lines)
+            for number, (fault, results) in enumerate(KILLS, start=1):
+                wait_for_results(service, results)
+                injector.inject(
+                    PlannedFault(
+                        number=number, fault=fault, gap_s=0, hasty=True, lasts_s=0, seed=number
+                    )
+                )
+            sent.result()
+
+    history = Chaos(service, seed=1, clients=0, requests=REQUESTS, log=print).record(work)
     assert check(history) == ()
     (batch,) = (one for one in history.operations if one.lines)
     assert [one.status for one in batch.results] == ["succeeded"] * LINES

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.together.cells import RIVAL, US, from_json
+from bench.together.cells import RIVAL, US
 from bench.together.contenders import RAW
 
 ROOT = Path(__file__).parents[3]
@@ -22,10 +22,10 @@ def test_every_contender_answers_the_same_requests(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench.together", *sizes, str(out)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(out.read_text(encoding="utf-8"))
-    new, known = from_json(found["cells"])
-    assert set(new.rounds) == {US, RIVAL, RAW}
-    assert set(known.rounds) == {US, RIVAL}
-    assert known.rounds[US][0].cached_tokens > 0
+    found = json.loads(out.read_text(encoding="utf-8"))["figures"]
+    new, known = (cell["rounds"] for cell in found["cells"])
+    assert set(new) == {US, RIVAL, RAW}
+    assert set(known) == {US, RIVAL}
+    assert known[US][0]["cached_tokens"] > 0
     blas = {(one["library"], one["threads"]) for one in found["conditions"]["blas"].values()}
     assert len(blas) == 1

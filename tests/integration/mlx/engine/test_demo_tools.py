@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from bench.demo_model.dialogue import known_tools
 from bench.demo_model.noise import held_out_texts
 from bench.demo_model.render import MODEL_DIR, Message
-from bench.demo_model.tools import known_tools
 from tests.support.models.blas import as_served
 
 TOKENS, CHARS_PER_TOKEN = 5000, 2.9

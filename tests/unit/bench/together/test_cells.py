@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from bench.client import StreamTrace
 from bench.figures import figures_of
-from bench.report.sections import together
 from bench.together.__main__ import fill
-from bench.together.cells import RIVAL, US, Cell, Key, as_json, from_json, table, verdicts
+from bench.together.cells import RIVAL, US, Cell, Key, section_of, table, verdicts
 from bench.together.contenders import RAW
 from bench.together.workloads import KINDS, copied_share, make_bodies, prompt_of
 
@@ -111,9 +110,8 @@ def test_the_section_of_the_report_is_made_of_what_a_run_wrote() -> None:
         "rounds": 3,
         "took_s": 10.0,
     }
-    found = json.loads(json.dumps({"conditions": conditions, "cells": as_json(cells)}))
-    assert from_json(found["cells"]) == cells
-    section = together(found)
+    section = section_of(cells, conditions)
+    assert json.loads(json.dumps(section.figures))["cells"][0]["asked"] == cells[0].asked
     assert section.headline is not None
     assert "4 streams" in section.headline[0]
     assert any("90 GFLOPS" in line for line in section.table)
