@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -215,23 +216,32 @@ def test_contexts_are_reused_in_memory_and_from_the_disk(tmp_path: Path) -> None
     bench.close()
 
 
-class _Blind(OnlyEven):
-    """One that cannot look ahead."""
+class _Ahead(OnlyEven):
+    """One that can look ahead."""
 
-    def ahead(self) -> None:
-        return None
+    looks_ahead = True
+
+    def ahead(self) -> _Ahead:
+        return copy(self)
 
 
 @pytest.mark.usefixtures("head_alone")
-def test_a_restricted_sequence_keeps_its_tokens_beside_one_with_a_head() -> None:
+@pytest.mark.parametrize("constraint", [OnlyEven, _Ahead])
+def test_restricted_sequences_keep_their_tokens_alone_and_beside_one_with_a_head(
+    constraint: type[OnlyEven],
+) -> None:
     cold, bench = benches(QWEN3_5)
-    prompts, found = [random_tokens(12, 3), random_tokens(30, 4)], []
+    prompts, found = [random_tokens(12, 3), random_tokens(40, 2), random_tokens(30, 4)], []
     for one in (cold, bench):
-        admission = one.admission(prompts[0], TOKENS, SAMPLED)
-        runs = [one.join_as(replace(admission, constraint=_Blind()))]
-        runs.append(one.join(prompts[1], TOKENS, SAMPLED))
+        asked = [one.admission(prompt, TOKENS, SAMPLED) for prompt in prompts]
+        asked[:2] = [replace(admission, constraint=constraint()) for admission in asked[:2]]
+        alone = one.join_as(replace(asked[0], constraint=constraint()))
         one.finish()
-        found.append([run.tokens for run in runs])
+        assert bool(one.runner.drafts.accepted_tokens) is (one is bench and constraint is _Ahead)
+        runs = [one.join_as(admission) for admission in asked]
+        one.finish()
+        found.append([run.tokens for run in (alone, *runs)])
+        assert found[-1][0] == found[-1][1]
     assert found[0] == found[1]
     assert bench.runner.drafts.accepted_tokens
 
