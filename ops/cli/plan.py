@@ -19,6 +19,7 @@ from ops.cli.output import ability_pairs, echo, print_json, print_pairs
 from ops.exit_codes import ExitCode
 
 if TYPE_CHECKING:
+    from domain.model.registry import ModelEntry
     from ops.settings.settings import Settings
 
 _GIB = 1 << 30
@@ -102,6 +103,14 @@ def plan(
         ),
     ] = None,
     kv_bits: KvBits = None,
+    *,
+    draft: Annotated[
+        str | None,
+        typer.Option(
+            "--draft",
+            help="A draft model, mtp for the head of the weights, or off; default: as configured.",
+        ),
+    ] = None,
     disk_rate: DiskRate = 2.0,
     json: Json = False,
 ) -> None:
@@ -113,14 +122,15 @@ def plan(
     """
     memory_bytes = None if memory is None else memory_or_exit(memory)
     settings = settings_or_exit(overrides())
-    source, configured_bits = _registered(settings, model)
+    entry = _registered(settings, model)
     request = {
-        "model": source,
+        "model": entry.source,
         "memory_bytes": memory_bytes,
         "agents": agents,
         "context_tokens": context,
         "bits": bits,
-        "kv_bits": configured_bits if kv_bits is None else kv_bits,
+        "kv_bits": entry.kv_bits if kv_bits is None else kv_bits,
+        "draft": entry.draft if draft is None else draft,
         "piece_tokens": _PIECE_TOKENS,
         "batch": settings.engine.max_batch_size,
         "disk_bytes_per_s": disk_rate * 1e9,
@@ -135,8 +145,8 @@ def plan(
         raise typer.Exit(int(ExitCode.FAILED))
 
 
-def _registered(settings: Settings, model: str) -> tuple[str, int]:
-    """Return the source of a registered model and its bits; other texts are sources already."""
+def _registered(settings: Settings, model: str) -> ModelEntry:
+    """Return a registered model; other texts are sources already."""
     from domain.model.registry import ModelEntry  # noqa: PLC0415 - ls asks the service
     from ops.models.hub_cache import why_not_found  # noqa: PLC0415 - ls asks the service
     from ops.models.registry import model_registry  # noqa: PLC0415 - ls asks the service
@@ -147,7 +157,7 @@ def _registered(settings: Settings, model: str) -> tuple[str, int]:
     is_file = Path(entry.source).expanduser().is_file()
     if not is_file and (reason := why_not_found(entry, "config.json")) is not None:
         fail(reason, ExitCode.CONFIG)
-    return entry.source, entry.kv_bits
+    return entry
 
 
 def memory_or_exit(text: str) -> int:
@@ -202,10 +212,13 @@ def _rows(planned: dict[str, Any]) -> Iterator[tuple[str, str]]:
     usable = f"{size_text(planned['usable_bytes'])} usable ({planned['device_source']})"
     yield "memory", f"{planned['memory_bytes'] / _GIB:,.0f} GiB, {usable}"
     yield "weights", size_text(planned["weights_bytes"])
+    if planned["drafter_bytes"]:
+        yield "drafter", f"{size_text(planned['drafter_bytes'])} (head or draft model)"
     yield "one step", f"{size_text(planned['step_bytes'])} (estimate)"
+    left = "usable - weights - drafter" if planned["drafter_bytes"] else "usable - weights"
     yield (
         "for contexts",
-        f"{size_text(planned['kv_budget_bytes'])} (usable - weights - one step)",
+        f"{size_text(planned['kv_budget_bytes'])} ({left} - one step)",
     )
     packed = " in 8 bits" if planned["kv_bits"] else ""
     yield "KV per token", f"{planned['kv_token_bytes']:,} bytes{packed}"

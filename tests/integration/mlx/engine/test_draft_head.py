@@ -131,6 +131,27 @@ def test_states_beyond_the_limit_are_left_out(monkeypatch: pytest.MonkeyPatch) -
     assert drafter.propose([row], [2], 2) == [expected(draft, [*row.tokens, 2], 19, 2)]
 
 
+def test_states_of_other_rows_are_held_within_the_memory_that_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(head_module, "STATES_MAX", 6)
+    network = QWEN3_5.make(mx.float32)
+    install_ragged_attention(network)
+    drafter = HeadDrafter(draft_head(network, random_head(network)))
+    rows = [Row(1, random_tokens(9, 1)), Row(2, random_tokens(9, 2))]
+    # Of eight states of a pass, six belong to drafts that were not accepted.
+    for _ in range(4):
+        for row in rows:
+            row.tokens.append(3)
+        drafter.observe(
+            rows, mx.zeros((8, network.args.text_config["hidden_size"])), [4, 4], [1, 1]
+        )
+    for row in rows:
+        waiting = drafter._rows[row.uid].waiting
+        assert sum(states.shape[0] for states, *_ in waiting) <= len(rows) * 6
+        assert drafter._rows[row.uid].count == len(waiting) == 1
+
+
 class _NoLookup:
     """A text in which nothing comes back."""
 
