@@ -21,6 +21,7 @@ from domain.kv.plan import (
     planned_mac,
 )
 from domain.model.registry import DRAFT_HEAD, NO_DRAFTER
+from domain.values import Degree
 from ops.data_dir.permissions import create_private_files
 from ops.exit_codes import ExitCode
 from ops.models.hub_cache import WEIGHTS
@@ -118,16 +119,14 @@ def footprint_of(request: PlanRequest) -> ModelFootprint:
     sized = partial(size_model, piece_tokens=request.piece_tokens, batch=request.batch)
     config = read_config(request.model)
     model = sized(config, bits=request.bits, kv_bits=request.kv_bits)
-    draft = request.draft
-    if draft == NO_DRAFTER or (draft is None and request.bits is not None):
-        # A conversion by mlx-lm leaves the head out.
+    draft, refuses = request.draft, model.abilities.speculation.degree is Degree.NO
+    # A conversion by mlx-lm leaves the head out.
+    if draft == NO_DRAFTER or refuses or (draft is None and request.bits is not None):
         return replace(model, head=None)
     if draft is None or draft == DRAFT_HEAD:
-        model = replace(model, head=_head_here(request.model, model.head))
-        is_asked = draft is not None and model.head is not None
-        return (
-            replace(model, drafter_bytes=model.head.bytes_of(request.batch)) if is_asked else model
-        )
+        head = _head_here(request.model, model.head)
+        asked_bytes = 0 if head is None or draft is None else head.bytes_of(request.batch)
+        return replace(model, head=head, drafter_bytes=asked_bytes)
     drafting = sized(read_config(draft))
     row_bytes = drafting.spec.live_bytes(DRAFT_TOKENS_HELD)
     drafter = DrafterMemory(weights_bytes=drafting.weights_bytes, row_bytes=row_bytes)

@@ -14,6 +14,7 @@ import typer
 
 from domain.kv.plan import AGENTS_DEFAULT, CONTEXT_TOKENS_DEFAULT, size_text
 from domain.kv.spec import PACKED_BITS
+from domain.model.registry import NO_DRAFTER
 from ops.cli.options import Json, fail, overrides, settings_or_exit
 from ops.cli.output import ability_pairs, echo, print_json, print_pairs
 from ops.exit_codes import ExitCode
@@ -130,7 +131,7 @@ def plan(
         "context_tokens": context,
         "bits": bits,
         "kv_bits": entry.kv_bits if kv_bits is None else kv_bits,
-        "draft": entry.draft if draft is None else draft,
+        "draft": (draft or entry.draft) if settings.engine.speculation else NO_DRAFTER,
         "piece_tokens": _PIECE_TOKENS,
         "batch": settings.engine.max_batch_size,
         "disk_bytes_per_s": disk_rate * 1e9,

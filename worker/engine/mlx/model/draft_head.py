@@ -199,7 +199,7 @@ def head_memory(network: Any, dtype: mx.Dtype) -> DrafterMemory | None:  # noqa:
     if not has_known_head(network):
         return None
     head = MtpHead(text_model(network))
-    head.set_dtype(dtype)  # type: ignore[no-untyped-call]  # mlx has no types for it
+    head.set_dtype(dtype)
     row_bytes = _row_bytes(text_model(network), head)
     return DrafterMemory(weights_bytes=parameter_bytes(head), row_bytes=row_bytes)
 

@@ -104,7 +104,7 @@ def _sized(
         step=step,
         context_length=context_length_of(config),
         abilities=abilities_of(network, support, spec),
-        head=None if support.draft_refusal else head_memory(network, dtype),
+        head=head_memory(network, dtype),
     )
 
 
