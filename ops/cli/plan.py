@@ -74,6 +74,13 @@ KvBits = Annotated[
         help="Plan keys and values in 8 bits, or 0: as they are; default: as configured.",
     ),
 ]
+Draft = Annotated[
+    str | None,
+    typer.Option(
+        "--draft",
+        help="A draft model, mtp for the head of the weights, or off; default: as configured.",
+    ),
+]
 
 
 def plan(
@@ -105,13 +112,7 @@ def plan(
     ] = None,
     kv_bits: KvBits = None,
     *,
-    draft: Annotated[
-        str | None,
-        typer.Option(
-            "--draft",
-            help="A draft model, mtp for the head of the weights, or off; default: as configured.",
-        ),
-    ] = None,
+    draft: Draft = None,
     disk_rate: DiskRate = 2.0,
     json: Json = False,
 ) -> None:
@@ -138,10 +139,7 @@ def plan(
         "disk_budget_bytes": settings.cache.disk_budget_bytes or None,
     }
     planned = _planned(settings, request)
-    if json:
-        print_json(planned)
-    else:
-        _print_plan(planned)
+    (print_json if json else _print_plan)(planned)
     if not planned["fits"]:
         raise typer.Exit(int(ExitCode.FAILED))
 
@@ -213,10 +211,11 @@ def _rows(planned: dict[str, Any]) -> Iterator[tuple[str, str]]:
     usable = f"{size_text(planned['usable_bytes'])} usable ({planned['device_source']})"
     yield "memory", f"{planned['memory_bytes'] / _GIB:,.0f} GiB, {usable}"
     yield "weights", size_text(planned["weights_bytes"])
+    left = "usable - weights"
     if planned["drafter_bytes"]:
         yield "drafter", f"{size_text(planned['drafter_bytes'])} (head or draft model)"
+        left += " - drafter"
     yield "one step", f"{size_text(planned['step_bytes'])} (estimate)"
-    left = "usable - weights - drafter" if planned["drafter_bytes"] else "usable - weights"
     yield (
         "for contexts",
         f"{size_text(planned['kv_budget_bytes'])} ({left} - one step)",
