@@ -5,7 +5,7 @@ disk. It assumes that the contexts take turns and that all have the same length:
 
     device     = memory that the GPU may use
     usable     = the part of it that is planned, usually 0.9
-    KV budget  = usable - weights - working set of one step
+    KV budget  = usable - weights - drafter - working set of one step
     resident   = (KV budget - copies in flight - one checkpoint) // live bytes of one context
 """
 
@@ -28,6 +28,8 @@ _GIB = 1 << 30
 _LARGE_MAC_BYTES = 36 * _GIB
 #: Smaller sizes are written in MB.
 _GB_BYTES_MIN = 10**8
+#: A head for drafts that is not named takes at most this share of the memory that the model leaves.
+HEAD_SHARE_MAX = 0.1
 #: Share of the device that weights, steps and contexts take by plan, in tenths.
 _USED_TENTHS = 9
 
@@ -104,12 +106,30 @@ class StepMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterMemory:
+    """Memory that a drafter takes.
+
+    Attributes:
+        row_bytes: Most that it keeps of a running sequence.
+    """
+
+    weights_bytes: int
+    row_bytes: int
+
+    def bytes_of(self, rows: int) -> int:
+        """Return what it takes beside so many running sequences."""
+        return self.weights_bytes + rows * self.row_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFootprint:
     """Memory that a model takes.
 
     Attributes:
         context_length: Longest context that the model reads, in tokens.
         abilities: What the engine can do with it.
+        head: What the head for drafts takes that the weights of its family bring.
+        drafter_bytes: What drafts beside the model, and is loaded with it.
     """
 
     weights_bytes: int
@@ -117,6 +137,8 @@ class ModelFootprint:
     step: StepMemory
     context_length: int
     abilities: ModelAbilities = ModelAbilities()
+    head: DrafterMemory | None = None
+    drafter_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +168,7 @@ class MemoryPlan:
     """The memory of a model and its contexts on one device; sizes in bytes.
 
     Attributes:
+        drafter_bytes: What drafts beside the model, with what it keeps of running sequences.
         step_bytes: Working set of one step on a context of the planned length.
         kv_budget_bytes: What remains for contexts; 0 where nothing does.
         kv_token_bytes: Keys and values of one token in the layers with full attention.
@@ -163,6 +186,7 @@ class MemoryPlan:
     device_bytes: int
     usable_bytes: int
     weights_bytes: int
+    drafter_bytes: int
     step_bytes: int
     kv_budget_bytes: int
     kv_token_bytes: int
@@ -228,6 +252,7 @@ def plan_memory(model: ModelFootprint, workload: Workload, device: DeviceMemory)
         device_bytes=device.device_bytes,
         usable_bytes=device.usable_bytes,
         weights_bytes=model.weights_bytes,
+        drafter_bytes=model.drafter_bytes,
         step_bytes=model.step.bytes_at(tokens),
         kv_budget_bytes=arithmetic.budget,
         kv_token_bytes=arithmetic.token_bytes,
@@ -254,7 +279,7 @@ class _Arithmetic:
         self.workload = workload
         self.usable = device.usable_bytes
         costs = ContextCosts(
-            weights_bytes=model.weights_bytes,
+            weights_bytes=model.weights_bytes + model.drafter_bytes,
             step=model.step,
             live_bytes=model.spec.budget_bytes,
             context_length=model.context_length,
@@ -277,7 +302,10 @@ def _notes(sizes: _Arithmetic, resident: int) -> Iterator[str]:
             " tokens are refused."
         )
     if not sizes.longest:
-        weights, step = size_text(model.weights_bytes), size_text(model.step.bytes_at(tokens))
+        weights, step = (
+            size_text(model.weights_bytes + model.drafter_bytes),
+            size_text(model.step.bytes_at(tokens)),
+        )
         yield (
             f"The model does not fit: the weights ({weights}) and one step ({step}) need more"
             f" than the {size_text(sizes.usable)} that are usable. Take a smaller model or fewer"

@@ -14,11 +14,13 @@ import typer
 
 from domain.kv.plan import AGENTS_DEFAULT, CONTEXT_TOKENS_DEFAULT, size_text
 from domain.kv.spec import PACKED_BITS
+from domain.model.registry import NO_DRAFTER
 from ops.cli.options import Json, fail, overrides, settings_or_exit
 from ops.cli.output import ability_pairs, echo, print_json, print_pairs
 from ops.exit_codes import ExitCode
 
 if TYPE_CHECKING:
+    from domain.model.registry import ModelEntry
     from ops.settings.settings import Settings
 
 _GIB = 1 << 30
@@ -72,6 +74,13 @@ KvBits = Annotated[
         help="Plan keys and values in 8 bits, or 0: as they are; default: as configured.",
     ),
 ]
+Draft = Annotated[
+    str | None,
+    typer.Option(
+        "--draft",
+        help="A draft model, mtp for the head of the weights, or off; default: as configured.",
+    ),
+]
 
 
 def plan(
@@ -102,6 +111,8 @@ def plan(
         ),
     ] = None,
     kv_bits: KvBits = None,
+    *,
+    draft: Draft = None,
     disk_rate: DiskRate = 2.0,
     json: Json = False,
 ) -> None:
@@ -113,30 +124,28 @@ def plan(
     """
     memory_bytes = None if memory is None else memory_or_exit(memory)
     settings = settings_or_exit(overrides())
-    source, configured_bits = _registered(settings, model)
+    entry = _registered(settings, model)
     request = {
-        "model": source,
+        "model": entry.source,
         "memory_bytes": memory_bytes,
         "agents": agents,
         "context_tokens": context,
         "bits": bits,
-        "kv_bits": configured_bits if kv_bits is None else kv_bits,
+        "kv_bits": entry.kv_bits if kv_bits is None else kv_bits,
+        "draft": (draft or entry.draft) if settings.engine.speculation else NO_DRAFTER,
         "piece_tokens": _PIECE_TOKENS,
         "batch": settings.engine.max_batch_size,
         "disk_bytes_per_s": disk_rate * 1e9,
         "disk_budget_bytes": settings.cache.disk_budget_bytes or None,
     }
     planned = _planned(settings, request)
-    if json:
-        print_json(planned)
-    else:
-        _print_plan(planned)
+    (print_json if json else _print_plan)(planned)
     if not planned["fits"]:
         raise typer.Exit(int(ExitCode.FAILED))
 
 
-def _registered(settings: Settings, model: str) -> tuple[str, int]:
-    """Return the source of a registered model and its bits; other texts are sources already."""
+def _registered(settings: Settings, model: str) -> ModelEntry:
+    """Return a registered model; other texts are sources already."""
     from domain.model.registry import ModelEntry
     from ops.models.hub_cache import why_not_found
     from ops.models.registry import model_registry
@@ -147,7 +156,7 @@ def _registered(settings: Settings, model: str) -> tuple[str, int]:
     is_file = Path(entry.source).expanduser().is_file()
     if not is_file and (reason := why_not_found(entry, "config.json")) is not None:
         fail(reason, ExitCode.CONFIG)
-    return entry.source, entry.kv_bits
+    return entry
 
 
 def memory_or_exit(text: str) -> int:
@@ -199,10 +208,14 @@ def _rows(planned: dict[str, Any]) -> Iterator[tuple[str, str]]:
     usable = f"{size_text(planned['usable_bytes'])} usable ({planned['device_source']})"
     yield "memory", f"{planned['memory_bytes'] / _GIB:,.0f} GiB, {usable}"
     yield "weights", size_text(planned["weights_bytes"])
+    left = "usable - weights"
+    if planned["drafter_bytes"]:
+        yield "drafter", f"{size_text(planned['drafter_bytes'])} (head or draft model)"
+        left += " - drafter"
     yield "one step", f"{size_text(planned['step_bytes'])} (estimate)"
     yield (
         "for contexts",
-        f"{size_text(planned['kv_budget_bytes'])} (usable - weights - one step)",
+        f"{size_text(planned['kv_budget_bytes'])} ({left} - one step)",
     )
     packed = " in 8 bits" if planned["kv_bits"] else ""
     yield "KV per token", f"{planned['kv_token_bytes']:,} bytes{packed}"

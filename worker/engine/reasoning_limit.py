@@ -166,6 +166,11 @@ class LimitedReasoning:
         """Return the token that comes in the place of a drawn one, usually the same."""
         return token if self._inner is None else self._inner.within_limit(token)
 
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether reasoning has ended, and the inner constraint looks ahead."""
+        return not self._is_active and self._inner is not None and self._inner.looks_ahead
+
     def ahead(self) -> Constraint | None:
         """Return a copy of the inner constraint; ``None`` while reasoning may reach its limit."""
         return None if self._is_active or self._inner is None else self._inner.ahead()

@@ -20,10 +20,12 @@ import httpx
 import psutil
 import pytest
 
+from domain.model.registry import DRAFT_HEAD
 from ops.data_dir.lock import DataLock
 from ops.supervisor.serve_record import PartRecord, read_record
 from tests.support.clients.job_reader import WAIT_S, JobReader
 from tests.support.clients.service_log import ended
+from tests.support.models.tiny_heads import make_tiny_qwen
 from tests.support.models.tiny_models import make_tiny_llama
 from tests.support.polling import scaled, wait_until
 from tests.support.processes.planted_constants import with_constants
@@ -130,6 +132,36 @@ def test_killed_worker_is_a_pause_of_the_same_stream(
     second = next(e for e in events(http, job_id) if e["data"].get("attempt") == 2)
     pause = datetime.fromisoformat(second["recorded_at"]) - killed_at
     _log.info("next attempt after %.3f s", pause.total_seconds())
+
+
+@pytest.mark.parametrize("drafter", ["head", "model"])
+def test_killed_worker_is_a_pause_of_an_answer_with_drafts(
+    own_service: Callable[..., Service], tmp_path: Path, drafter: str
+) -> None:
+    make = make_tiny_qwen if drafter == "head" else make_tiny_llama
+    model = str(make(tmp_path / "model"))
+    entry = {"source": model, "draft": DRAFT_HEAD if drafter == "head" else model}
+    drafting = "worker.engine.mlx.drafting"
+    service = own_service(
+        **with_constants(
+            {
+                "SEMANTIC_MODEL__ID": "drafted",
+                "SEMANTIC_MODELS": json.dumps({"drafted": entry}),
+            },
+            # Drafts win, whatever they cost.
+            {f"{drafting}.speculation._MARGIN": 0.0, f"{drafting}.pass_times.LOSS_SHARE": 100.0},
+        )
+    )
+    with httpx.Client(base_url=service.base_url, timeout=scaled(WAIT_S)) as http:
+        with JobReader(service.base_url, submitted(http, "greedy")) as reader:
+            expected = {"greedy": reader.whole()}
+        wait_until(lambda: accepted_drafts(http) > 0, within_s=WAIT_S)
+        _killed_amid(service, http, "greedy", expected)
+
+
+def accepted_drafts(http: httpx.Client) -> int:
+    figures = http.get("/admin/status").json()["drafts"]
+    return 0 if figures is None else int(figures["accepted_tokens"])
 
 
 def test_standby_continues_the_answer_of_a_killed_worker(

@@ -454,9 +454,20 @@ FURTHER_ARCHITECTURES: Final = (
     # Three convolutions of 4 heads; 4 states of 8 by 8.
     _architecture("kimi_linear", *(state_layer(3 * 3 * 4 * 8 + 4 * 8 * 8),) * 3, _LATENT),
 )
+#: Those whose layers read their keys themselves, beside the ones above.
+KEY_READERS: Final = (
+    _architecture("gemma2", *(_FULL,) * _LAYERS),
+    _architecture("glm_moe_dsa", *(_LATENT, _full(kv_heads=1, key_dim=64, value_dim=64)) * _LAYERS),
+    _architecture("phi", *(_FULL,) * _LAYERS),
+    _architecture("phixtral", *(_full(kv_heads=4, key_dim=_HEAD_DIM, value_dim=_HEAD_DIM),) * 4),
+    _architecture("plamo", *(_FULL,) * _LAYERS),
+    # Three inputs of a convolution over 4 x 32 channels; 4 states of 32 by 16.
+    _architecture("plamo2", *(state_layer(3 * 4 * 32 + 4 * 32 * 16), _FULL) * 2),
+    _architecture("stablelm", *(_FULL,) * _LAYERS),
+)
 #: For ``parametrize``; ``make test`` leaves them out.
 NIGHTLY_ARCHITECTURES: Final = tuple(
-    pytest.param(one, marks=pytest.mark.nightly) for one in FURTHER_ARCHITECTURES
+    pytest.param(one, marks=pytest.mark.nightly) for one in (*FURTHER_ARCHITECTURES, *KEY_READERS)
 )
 ALL_ARCHITECTURES: Final = (*ARCHITECTURES, *NIGHTLY_ARCHITECTURES)
 every_architecture = pytest.mark.parametrize(

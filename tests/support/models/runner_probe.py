@@ -41,6 +41,7 @@ def make_drafts_free(monkeypatch: pytest.MonkeyPatch) -> None:
     instant = property(lambda _: 1e-9, lambda *_: None)
     monkeypatch.setattr(PassTimes, "drafting_s", instant, raising=False)
     monkeypatch.setattr(PassTimes, "record_drafts", lambda *_: None)
+    monkeypatch.setattr(PassTimes, "_settle", lambda *_: None)
 
 
 @dataclass

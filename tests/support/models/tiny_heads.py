@@ -14,7 +14,7 @@ from mlx_lm.models import qwen3_5, qwen3_5_moe
 
 from tests.support.models.networks_with_states import QWEN3_5_MOE_TEXT, QWEN3_5_TEXT
 from tests.support.models.tiny_architectures import Architecture, random_network
-from tests.support.models.tiny_models import make_tiny_llama
+from tests.support.models.tiny_models import TEMPLATE, make_tiny_llama
 from worker.engine.mlx.model.draft_head import MtpHead, text_model
 
 #: Of what the layers of a network add whose tokens decide the next ones.
@@ -31,9 +31,11 @@ def knowing_network(architecture: Architecture, share: float = _SHARE) -> Any:
     return _quieted(architecture.make(mx.float32), share)
 
 
-def make_tiny_qwen(directory: Path, *, with_experts: bool = False) -> Path:
+def make_tiny_qwen(
+    directory: Path, *, with_experts: bool = False, template: str = TEMPLATE
+) -> Path:
     """Write a whole model whose head knows most tokens, as it is published."""
-    make_tiny_llama(directory)
+    make_tiny_llama(directory, template=template)
     (directory / "model.safetensors").unlink()
     llama = json.loads((directory / "config.json").read_text())
     module, text = (qwen3_5_moe, QWEN3_5_MOE_TEXT) if with_experts else (qwen3_5, QWEN3_5_TEXT)

@@ -76,6 +76,8 @@ class AnswerConstraint:
         detokenizer: A fresh one.
     """
 
+    looks_ahead = True
+
     def __init__(self, plan: AnswerPlan, detokenizer: Detokenizer) -> None:
         self._plan = plan
         self._detokenizer = detokenizer

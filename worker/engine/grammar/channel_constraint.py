@@ -115,6 +115,8 @@ class ChannelConstraint(Unlimited):
         detokenizer: A fresh one.
     """
 
+    looks_ahead = True
+
     def __init__(self, plan: ChannelPlan, detokenizer: Detokenizer) -> None:
         self._plan = plan
         self._detokenizer = detokenizer

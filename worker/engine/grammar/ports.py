@@ -43,6 +43,7 @@ class Unlimited:
 
     is_near_limit = False
     is_cut = False
+    looks_ahead = False
 
     def within_limit(self, token: int) -> int:
         """Return the token."""
@@ -87,6 +88,11 @@ class Constraint(Protocol):
         Near the limit of tokens, it is one that begins the end of the answer where the drawn one
         would open more than can be closed.
         """
+        ...
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether ``ahead`` returns a copy."""
         ...
 
     def ahead(self) -> Constraint | None:

@@ -152,7 +152,7 @@ class BatchRunner:
             model.card,
             block_tokens=self._block_tokens,
             piece_tokens=self._prefill_step_tokens,
-            ragged=self.support.kind is RaggedKind.WHOLE,
+            ragged=self.support.kind >= RaggedKind.BY_ROW,
             budget=self._budget,
             beside_bytes=self._draft_bytes() + self._weights.tower_bytes,
             kv_bits=self._weights.kv_bits,

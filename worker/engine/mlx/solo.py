@@ -19,8 +19,7 @@ from worker.engine.grammar.ports import Constraint
 from worker.engine.mlx.kv.probe import checked_spec, probe_spec
 from worker.engine.mlx.kv.window_cache import make_row_caches
 from worker.engine.mlx.model.loader import LoadedWeights, ModelSource, find_model, load_weights
-from worker.engine.mlx.rows.ragged_cache import RaggedKind
-from worker.engine.mlx.rows.ragged_states import RowSupport, find_row_support
+from worker.engine.mlx.rows.ragged_states import RowSupport
 from worker.engine.mlx.rows.running_sequences import JoinRequest, RunningSequences
 from worker.engine.mlx.sampling.logprobs import logprobs_of
 from worker.engine.mlx.sampling.sampler import BatchSampler, SamplerRow, draw_scores
@@ -127,11 +126,8 @@ def _new_caches(weights: LoadedWeights) -> Callable[[], list[Any]] | None:
     """Return what makes caches in the form of the engine's; ``None`` where they are exact."""
     if not weights.kv_bits:
         return None
-    network, ragged = weights.network, weights.ragged
-    assert ragged is not None, "a model that was loaded is checked"
-    is_whole = find_row_support(network, ragged).kind is RaggedKind.WHOLE
-    spec = checked_spec(network, probe_spec(network), ragged=is_whole)
-    return partial(make_row_caches, network, spec=spec)
+    spec = checked_spec(weights.network, probe_spec(weights.network))
+    return partial(make_row_caches, weights.network, spec=spec)
 
 
 _FINGERPRINT_CHARS = len("sha256:") + 12

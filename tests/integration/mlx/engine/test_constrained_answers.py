@@ -22,8 +22,10 @@ from domain.values import Sampling, SamplingWish, StopReason
 from ops.clock import SystemClock
 from tests.support.models.engine_probe import CollectingSink, ask, finished, submit
 from tests.support.models.runner_probe import make_drafts_free
+from tests.support.models.tiny_heads import make_tiny_qwen
 from tests.support.models.tiny_models import TEMPLATE, make_tiny_llama
 from worker.engine.engine import BatchEngine
+from worker.engine.mlx.model.draft_head import draft_loader
 from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.ports import LoadedModel, StepResult
@@ -65,13 +67,19 @@ def start(
     runner: Callable[..., BatchRunner] = BatchRunner,
 ) -> BatchEngine:
     source = ModelSource(id=str(model_dir))
-    engine = BatchEngine(
-        runner_factory=lambda: runner(
+
+    def make() -> BatchRunner:
+        made = runner(
             load_weights=lambda: load_weights(source),
             prefill_step_tokens=32,
             kv_budget_bytes=budget_bytes,
             block_tokens=_BLOCK,
-        ),
+        )
+        made.load_draft = draft_loader(None, source)
+        return made
+
+    engine = BatchEngine(
+        runner_factory=make,
         sink=sink,
         clock=SystemClock(),
         max_batch_size=8,
@@ -399,14 +407,30 @@ class _Drafting(BatchRunner):
         super().close()
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.0])
+@pytest.fixture(scope="module")
+def headed_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that brings a head."""
+    return make_tiny_qwen(tmp_path_factory.mktemp("headed") / "model", template=TEMPLATE + _CALLS)
+
+
+@pytest.mark.parametrize(
+    ("model", "temperature"),
+    [
+        ("model_dir", 1.0),
+        ("headed_dir", 0.0),
+        pytest.param("model_dir", 0.0, marks=pytest.mark.nightly),
+        pytest.param("headed_dir", 1.0, marks=pytest.mark.nightly),
+    ],
+)
 def test_drafts_and_forced_tokens_change_no_token(
-    model_dir: Path,
+    request: pytest.FixtureRequest,
     sink: CollectingSink,
     monkeypatch: pytest.MonkeyPatch,
+    model: str,
     temperature: float,
 ) -> None:
     make_drafts_free(monkeypatch)
+    model_dir: Path = request.getfixturevalue(model)
     wish = partial(SamplingWish, temperature=temperature)
     points = {"type": "array", "items": _POINT, "minItems": 4}
     requests = [
@@ -418,25 +442,23 @@ def test_drafts_and_forced_tokens_change_no_token(
             )
             for n, choice in enumerate((ToolChoice(mode="any"), ToolChoice()))
         ),
-        replace(formed(_POINT, tools=functions("Place")), sampling=wish(seed=9)),
+        *(replace(formed(_POINT, tools=functions("Place")), sampling=wish(seed=n)) for n in (8, 9)),
         ask("tell me", max_tokens=60, sampling=Sampling(temperature=temperature, seed=5)),
     ]
+    _Drafting.accepted, name = 0, f"{model}-{temperature}"
     plain = start(model_dir, sink, runner=_Plain)
     before = [
-        finished(submit(plain, f"plain-{temperature}-{n}", request)).token_ids
-        for n, request in enumerate(requests)
+        finished(submit(plain, f"plain-{name}-{n}", one)).token_ids
+        for n, one in enumerate(requests)
     ]
     plain.close(0)
     drafting = start(model_dir, sink, runner=_Drafting)
     try:
         alone = [
-            finished(submit(drafting, f"drafts-{temperature}-{n}", request)).token_ids
-            for n, request in enumerate(requests)
+            finished(submit(drafting, f"drafts-{name}-{n}", one)).token_ids
+            for n, one in enumerate(requests)
         ]
-        handles = [
-            submit(drafting, f"together-{temperature}-{n}", request)
-            for n, request in enumerate(requests)
-        ]
+        handles = [submit(drafting, f"together-{name}-{n}", one) for n, one in enumerate(requests)]
         together = [finished(handle).token_ids for handle in handles]
     finally:
         drafting.close(0)

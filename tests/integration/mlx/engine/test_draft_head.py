@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -130,6 +131,27 @@ def test_states_beyond_the_limit_are_left_out(monkeypatch: pytest.MonkeyPatch) -
     assert drafter.propose([row], [2], 2) == [expected(draft, [*row.tokens, 2], 19, 2)]
 
 
+def test_states_of_other_rows_are_held_within_the_memory_that_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(head_module, "STATES_MAX", 6)
+    network = QWEN3_5.make(mx.float32)
+    install_ragged_attention(network)
+    drafter = HeadDrafter(draft_head(network, random_head(network)))
+    rows = [Row(1, random_tokens(9, 1)), Row(2, random_tokens(9, 2))]
+    # Of eight states of a pass, six belong to drafts that were not accepted.
+    for _ in range(4):
+        for row in rows:
+            row.tokens.append(3)
+        drafter.observe(
+            rows, mx.zeros((8, network.args.text_config["hidden_size"])), [4, 4], [1, 1]
+        )
+    for row in rows:
+        waiting = drafter._rows[row.uid].waiting
+        assert sum(states.shape[0] for states, *_ in waiting) <= len(rows) * 6
+        assert drafter._rows[row.uid].count == len(waiting) == 1
+
+
 class _NoLookup:
     """A text in which nothing comes back."""
 
@@ -215,23 +237,32 @@ def test_contexts_are_reused_in_memory_and_from_the_disk(tmp_path: Path) -> None
     bench.close()
 
 
-class _Blind(OnlyEven):
-    """One that cannot look ahead."""
+class _Ahead(OnlyEven):
+    """One that can look ahead."""
 
-    def ahead(self) -> None:
-        return None
+    looks_ahead = True
+
+    def ahead(self) -> _Ahead:
+        return copy(self)
 
 
 @pytest.mark.usefixtures("head_alone")
-def test_a_restricted_sequence_keeps_its_tokens_beside_one_with_a_head() -> None:
+@pytest.mark.parametrize("constraint", [OnlyEven, _Ahead])
+def test_restricted_sequences_keep_their_tokens_alone_and_beside_one_with_a_head(
+    constraint: type[OnlyEven],
+) -> None:
     cold, bench = benches(QWEN3_5)
-    prompts, found = [random_tokens(12, 3), random_tokens(30, 4)], []
+    prompts, found = [random_tokens(12, 3), random_tokens(40, 2), random_tokens(30, 4)], []
     for one in (cold, bench):
-        admission = one.admission(prompts[0], TOKENS, SAMPLED)
-        runs = [one.join_as(replace(admission, constraint=_Blind()))]
-        runs.append(one.join(prompts[1], TOKENS, SAMPLED))
+        asked = [one.admission(prompt, TOKENS, SAMPLED) for prompt in prompts]
+        asked[:2] = [replace(admission, constraint=constraint()) for admission in asked[:2]]
+        alone = one.join_as(replace(asked[0], constraint=constraint()))
         one.finish()
-        found.append([run.tokens for run in runs])
+        assert bool(one.runner.drafts.accepted_tokens) is (one is bench and constraint is _Ahead)
+        runs = [one.join_as(admission) for admission in asked]
+        one.finish()
+        found.append([run.tokens for run in (alone, *runs)])
+        assert found[-1][0] == found[-1][1]
     assert found[0] == found[1]
     assert bench.runner.drafts.accepted_tokens
 

@@ -202,6 +202,8 @@ def test_a_preempted_sequence_goes_on_with_the_same_tokens(oracle: Oracle) -> No
 class _OnlyEven(OnlyEven):
     """One that can look ahead."""
 
+    looks_ahead = True
+
     def ahead(self) -> Constraint | None:
         return copy(self)
 
@@ -209,8 +211,7 @@ class _OnlyEven(OnlyEven):
 class _Blind(_OnlyEven):
     """One that cannot look ahead."""
 
-    def ahead(self) -> None:
-        return None
+    looks_ahead = False
 
 
 @pytest.mark.parametrize("sampling", [SAMPLED, PENALISED], ids=["sampled", "penalised"])

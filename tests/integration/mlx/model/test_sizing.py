@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,15 @@ import pytest
 import worker.demo_model
 from domain.kv.plan import ModelFootprint
 from domain.kv.spec import LayerKind
+from domain.model.registry import DRAFT_HEAD, NO_DRAFTER
+from tests.support.models.networks_with_states import QWEN3_5
+from tests.support.models.tiny_heads import make_tiny_qwen, random_head, write_shards
 from worker.engine.mlx.kv.probe import probe_spec
 from worker.engine.mlx.memory.at_load import parameter_bytes
+from worker.engine.mlx.model.draft_head import draft_head, read_head
+from worker.engine.mlx.model.draft_model import DRAFT_TOKENS_HELD
 from worker.engine.mlx.model.sizing import UnsupportedConfig, size_model
+from worker.plan import PlanRequest, footprint_of, plan_of
 
 CONFIGS = Path(__file__).parents[3] / "fixtures" / "configs"
 TINY = {
@@ -120,6 +127,68 @@ def test_keys_and_values_in_8_bits_let_1_8_times_as_many_contexts_fit() -> None:
         tokens = 20_000
         assert 1.8 * model.spec.live_bytes(tokens) <= exact.live_bytes(tokens)
         assert 1.8 * model.spec.context_bytes(tokens) <= exact.context_bytes(tokens)
+
+
+def plan_request(model: Path | str, **more: Any) -> PlanRequest:
+    return PlanRequest(
+        model=str(model),
+        memory_bytes=64 << 30,
+        agents=5,
+        context_tokens=20_000,
+        kv_bits=0,
+        piece_tokens=256,
+        batch=8,
+        disk_bytes_per_s=2e9,
+        disk_budget_bytes=None,
+        **{"bits": None} | more,
+    )
+
+
+def drafter_bytes(model: Path | str, **more: Any) -> int:
+    asked = plan_request(model, **more)
+    planned = plan_of(asked, footprint_of(asked))
+    with_drafter = planned["usable_bytes"] - planned["weights_bytes"] - planned["step_bytes"]
+    assert planned["kv_budget_bytes"] == with_drafter - planned["drafter_bytes"]
+    return int(planned["drafter_bytes"])
+
+
+def test_a_head_is_planned_as_the_load_counts_it(tmp_path: Path) -> None:
+    network = QWEN3_5.make(mx.float32)
+    head = draft_head(network, random_head(network))
+    model = make_tiny_qwen(tmp_path / "model")
+    config = json.loads((model / "config.json").read_text()) | {"dtype": "float32"}
+    (model / "config.json").write_text(json.dumps(config))
+    weights = sum(array.nbytes for array in read_head(model).values())
+    loaded = head.weights_bytes + 8 * head.row_bytes
+    assert drafter_bytes(model) == weights + 8 * head.row_bytes == loaded
+    assert drafter_bytes(model / "config.json", draft=DRAFT_HEAD) == loaded
+    assert drafter_bytes(model, draft=NO_DRAFTER) == 0
+    # The same files without a head.
+    for file in model.glob("model*"):
+        file.unlink()
+    write_shards(tmp_path / "bare", {"model.norm.weight": mx.ones(3)})
+    (tmp_path / "bare" / "config.json").write_text(json.dumps(config))
+    assert drafter_bytes(tmp_path / "bare") == 0
+    # Without files, what the family brings; a conversion by mlx-lm leaves it out.
+    assert drafter_bytes(model, bits=4) == 0
+    assert drafter_bytes(model, bits=4, draft=DRAFT_HEAD) == loaded
+
+
+def test_a_head_that_takes_too_much_of_the_memory_is_planned_only_if_it_is_named() -> None:
+    config = CONFIGS / "Qwen3.5-9B"
+    asked = [plan_request(config, draft=draft) for draft in (None, DRAFT_HEAD)]
+    planned = [
+        plan_of(replace(one, memory_bytes=32 << 30), footprint_of(one))["drafter_bytes"]
+        for one in asked
+    ]
+    assert (planned[0], planned[1] > 0) == (0, True)
+
+
+def test_a_draft_model_is_planned_with_its_caches() -> None:
+    small, large = CONFIGS / "Qwen3.5-4B", CONFIGS / "Qwen3.5-9B"
+    draft = sized(published("Qwen3.5-4B"))
+    expected = draft.weights_bytes + 8 * draft.spec.live_bytes(DRAFT_TOKENS_HELD)
+    assert drafter_bytes(large, draft=str(small)) == expected
 
 
 def test_an_unquantized_model_keeps_its_dtype() -> None:

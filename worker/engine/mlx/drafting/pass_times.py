@@ -127,8 +127,9 @@ class PassTimes:
         self._is_ahead, self._plain_rows, self._waits = False, 0, waits
 
     def record_plain(self, rows: int) -> None:
-        """Record a plain pass."""
+        """Record a plain pass. A drafter whose tokens were not verified has lost its time."""
         since, now = self._since, self._clock()
+        drafted_s, self._drafted_s = self._drafted_s, 0.0
         self._untimed += 1
         if since is not None and self._is_ahead:
             self._plain[rows].append(now - since)
@@ -140,14 +141,16 @@ class PassTimes:
             seconds = plain if since is None else min(now - since, plain)
             # After a wrong guess the device has waited until the pass was prepared.
             has_waited = self._overlaps and since is not None and not self._is_ahead
-            self._settle(plain, (LOSS_SHARE - has_waited) * seconds)
+            self._settle(plain, (LOSS_SHARE - has_waited) * seconds - drafted_s)
         if since is None or self._is_ahead or self._overlaps or not self._waits:
             self._since = now
+        else:
+            self._since = since + drafted_s
         self._is_ahead, self._plain_rows = True, rows
 
     @contextmanager
     def drafting(self, tokens: int) -> Generator[None]:
-        """Measure a drafter, whose time belongs to the next pass with drafts.
+        """Measure a drafter, whose time belongs to the next pass.
 
         Args:
             tokens: How many it drafts of each row.

@@ -92,19 +92,22 @@ class DrafterSource(Protocol):
 class Restrictions(Protocol):
     """What the rows may draw, where grammars restrict them."""
 
-    def restricts(self, uid: int) -> bool:
-        """Return whether a row is restricted, now or later."""
+    def looks_ahead(self, uid: int) -> bool:
+        """Return whether it is known what a row may draw after its next token."""
         ...
 
     def is_masked(self, uid: int) -> bool:
         """Return whether the last token of a row was drawn under a mask."""
         ...
 
-    def look_ahead(self, uid: int, guess: Sequence[int], limit: int) -> LookAhead:
-        """Return at most ``limit`` tokens that a restricted row is expected to draw next.
+    def look_ahead(self, uid: int, guess: Sequence[int], limit: int) -> LookAhead | None:
+        """Return at most ``limit`` tokens that a row is expected to draw next.
 
         Args:
             guess: Expected tokens; followed as far as they are allowed.
+
+        Returns:
+            ``None`` where nothing restricts the row, now or later.
         """
         ...
 
@@ -167,8 +170,8 @@ class Speculation:
         self._judged = _GUESSED_TOKENS
         #: Most tokens of each row of the last call of ``guess``.
         self._limits: dict[int, int] = {}
-        #: Rows whose draft is the drafter's.
-        self._drafted: set[int] = set()
+        #: What the drafter has proposed for the rows whose drafts are its own.
+        self._drafted: dict[int, list[int]] = {}
         self._lookups: dict[int, PromptLookup] = {}
         #: Sequences whose next token is not the one that is guessed: it was drafted and rejected.
         self._rejected: set[int] = set()
@@ -210,24 +213,18 @@ class Speculation:
             lookup = self._lookups.get(row.uid)
             if lookup is None:
                 lookup = self._lookups[row.uid] = PromptLookup(row.tokens)
-            limit = min(DRAFT_TOKENS_MAX, self._room(row.uid, len(row.tokens)))
-            self._limits[row.uid] = limit
+            limit = self._limits[row.uid] = self._limit(row)
             # Without room too, the index keeps up with the sequence.
-            guess = lookup.propose(max(limit, 0) + 1)
-            if limit > 0 and guess and row.uid not in self._rejected:
+            guess = lookup.propose(limit + 1)
+            if limit and guess and row.uid not in self._rejected:
                 guesses[row.uid] = guess
-            restrictions = self._restrictions
-            if limit > 0 and restrictions is not None and restrictions.is_masked(row.uid):
+            if limit and self._restrictions is not None and self._restrictions.is_masked(row.uid):
                 masked[row.uid] = guess
         self._rejected.clear()
         self._reads_first = bool(masked) and self._may_wait(len(rows))
         plan = self._plan(len(rows), guesses) if guesses else {}
         opened = {uid: guesses[uid] for uid in plan}
-        left = [
-            uid
-            for uid, limit in self._limits.items()
-            if limit > 0 and uid not in plan and not self._restricts(uid)
-        ]
+        left = [uid for uid, limit in self._limits.items() if limit and uid not in plan]
         if self._drafter is not None and left:
             if self._drafter_tokens(len(rows), len(left)):
                 opened.update((uid, []) for uid in left)
@@ -236,8 +233,11 @@ class Speculation:
             self._refused += bool(guesses) and not plan
         return masked | opened if self._reads_first else opened
 
-    def _restricts(self, uid: int) -> bool:
-        return self._restrictions is not None and self._restrictions.restricts(uid)
+    def _limit(self, row: SpeculatedRow) -> int:
+        """Return the most tokens that may be drafted for a row."""
+        if self._restrictions is not None and not self._restrictions.looks_ahead(row.uid):
+            return 0
+        return max(0, min(DRAFT_TOKENS_MAX, self._room(row.uid, len(row.tokens))))
 
     def _may_wait(self, rows: int) -> bool:
         """Return whether the next pass may wait until the present tokens are read."""
@@ -327,11 +327,11 @@ class Speculation:
         }
         if self._restrictions is not None:
             for row, token in zip(rows, drawn, strict=True):
-                if row.uid in guesses and self._restrictions.restricts(row.uid):
-                    self._restrict(self._restrictions, row, token, right)
+                if row.uid in guesses:
+                    self._restrict(self._restrictions, row.uid, token, right)
         plan = self._plan(len(rows), right) if right else {}
         drafts = {uid: right[uid][1 : 1 + count] for uid, count in plan.items()}
-        self._drafted = set()
+        self._drafted = {}
         if self._drafter is not None:
             self._draft(rows, drawn, drafts)
         return [drafts.get(row.uid, []) for row in rows]
@@ -344,10 +344,7 @@ class Speculation:
         left = [
             (row, token)
             for row, token in zip(rows, drawn, strict=True)
-            if row.uid not in drafts
-            and self._limits.get(row.uid, 0) > 0
-            and not self._restricts(row.uid)
-            and token not in self._end_ids
+            if row.uid not in drafts and self._limits.get(row.uid) and token not in self._end_ids
         ]
         count = self._drafter_tokens(len(rows), len(left)) if left else 0
         if not count:
@@ -357,25 +354,39 @@ class Speculation:
             proposed = self._drafter.propose(
                 [row for row, _ in left], [token for _, token in left], count
             )
-        for (row, token), draft in zip(left, proposed, strict=True):
-            cut = self._until_end([token, *draft])[1 : 1 + self._limits[row.uid]]
-            drafts[row.uid] = cut
-            self._drafted.add(row.uid)
+        self._refused = 0
+        for (row, token), tokens in zip(left, proposed, strict=True):
+            cut = self._until_end([token, *tokens])[1 : 1 + self._limits[row.uid]]
+            if draft := self._allowed(row.uid, cut):
+                drafts[row.uid], self._drafted[row.uid] = draft, cut
+            else:
+                self._judge(is_right=False)
+
+    def _allowed(self, uid: int, draft: list[int]) -> list[int]:
+        """Return a draft up to the first token that its row may not draw."""
+        restrictions = self._restrictions
+        found = None if restrictions is None else restrictions.look_ahead(uid, draft, len(draft))
+        return draft if found is None else draft[: common_tokens(draft, found.tokens)]
+
+    def _judge(self, *, is_right: bool) -> None:
+        """Learn whether a token of the drafter is the one that comes."""
+        self._judged += 1
+        weight = max(_NEWEST_OF_ALL, 1 / self._judged)
+        self._agreement += weight * (is_right - self._agreement)
 
     def _restrict(
-        self,
-        restrictions: Restrictions,
-        row: SpeculatedRow,
-        token: int,
-        right: dict[int, list[int]],
+        self, restrictions: Restrictions, uid: int, token: int, right: dict[int, list[int]]
     ) -> None:
-        """Replace the guess of a row by what its grammar lets follow its present token."""
-        limit = min(DRAFT_TOKENS_MAX, self._room(row.uid, len(row.tokens)))
-        found = restrictions.look_ahead(row.uid, right.pop(row.uid, [token])[1:], limit)
-        agreement = self._lookups[row.uid].agreement
+        """Replace the guess of a restricted row by what may follow its present token."""
+        guess = right.get(uid, [token])[1:]
+        found = restrictions.look_ahead(uid, guess, self._limits[uid])
+        if found is None:
+            return
+        right.pop(uid, None)
         if found.tokens:
-            right[row.uid] = [token, *found.tokens]
-            self._odds[row.uid] = [agreement if one is None else one for one in found.odds]
+            right[uid] = [token, *found.tokens]
+            agreement = self._lookups[uid].agreement
+            self._odds[uid] = [agreement if one is None else one for one in found.odds]
 
     def settle(
         self,
@@ -397,14 +408,12 @@ class Speculation:
         for row, draft in zip(rows, drafts, strict=True):
             count = common_tokens(draft, draws[first : first + len(draft) + 1])
             accepted.append(count)
-            first += len(draft) + 1
             if draft:
                 self._on_draft(len(draft), count)
-            if row.uid in self._drafted:
-                for at in range(min(count + 1, len(draft))):
-                    self._judged += 1
-                    weight = max(_NEWEST_OF_ALL, 1 / self._judged)
-                    self._agreement += weight * ((at < count) - self._agreement)
+            following = draws[first : first + count + 1]
+            for proposed, token in zip(self._drafted.get(row.uid, ()), following, strict=False):
+                self._judge(is_right=proposed == token)
+            first += len(draft) + 1
             if count < len(draft):
                 self._take_back(row.uid, len(draft) - count)
                 if row.uid not in self._drafted:

@@ -40,6 +40,16 @@ class PackedKV:
     parts: Packed
     group: int
 
+    @property
+    def dtype(self) -> mx.Dtype:
+        """Return the type of ``exact``."""
+        return self.parts[1].dtype
+
+    def astype(self, dtype: mx.Dtype) -> PackedKV:
+        """Return the same elements, whose ``exact`` has another type."""
+        words, scales, biases = self.parts
+        return PackedKV((words, scales.astype(dtype), biases.astype(dtype)), self.group)
+
     def exact(self) -> mx.array:
         """Return a copy in full precision, not evaluated."""
         return mx.dequantize(*self.parts, group_size=self.group, bits=PACKED_BITS)

@@ -67,35 +67,40 @@ def packed_spec(network: Network, spec: ModelCacheSpec) -> ModelCacheSpec:
     return spec.packed({*range(first), *range(found - last, found)})
 
 
-def checked_spec(network: Network, spec: ModelCacheSpec, *, ragged: bool) -> ModelCacheSpec:
-    """Return ``packed_spec``, or ``spec`` with a warning where the network cannot read 8 bits.
-
-    Args:
-        ragged: Whether all of its attention goes through the shared function of mlx-lm, which
-            ours replaces.
-    """
+def checked_spec(network: Network, spec: ModelCacheSpec) -> ModelCacheSpec:
+    """Return ``packed_spec``, or ``spec`` with a warning where the network cannot read 8 bits."""
     packed = packed_spec(network, spec)
     layers = sum(layer.group > 0 for layer in packed.layers)
-    why = "" if ragged else "it computes a part of its attention itself"
-    if not why and not layers:
-        why = "no layer has keys and values of one length that groups divide"
-    why = why or _difference(network, packed)
-    if why:
+    why = "" if layers else "no layer has keys and values of one length that groups divide"
+    if why := why or packed_refusal(network, packed):
         _log.warning("kv_stays_exact", why=why)
         return spec
     _log.info("kv_in_8_bits", layers=layers, of=len(spec.layers))
     return packed
 
 
-def _difference(network: Network, packed: ModelCacheSpec) -> str:
-    """Return why a network computes something else with packed layers; an empty text if not."""
+def packed_refusal(network: Network, packed: ModelCacheSpec, *, computes: bool = True) -> str:
+    """Return why a network cannot read packed layers; an empty text if it can.
+
+    Args:
+        computes: Whether the logits are computed and compared; else only their shapes are, which
+            needs no weights.
+    """
     try:
         exact, found = (_logits(network, spec) for spec in (None, packed))
+        if not computes:
+            return ""
         spread = mx.max(exact) - mx.min(exact)
         agree = mx.mean(mx.abs(found - exact)) <= _CHECK_TOLERANCE * spread
         return "" if bool(agree.item()) else "the logits differ"
     except Exception as error:  # noqa: BLE001 - whatever a model raises on caches of another kind
-        return f"{type(error).__name__}: {error}"
+        return f"its layers handle keys and values themselves ({first_sentence(error)})"
+
+
+def first_sentence(error: Exception) -> str:
+    """Return the first sentence of an error; those of MLX list signatures after it."""
+    first, *_ = f"{type(error).__name__}: {error}".split(". ")
+    return first.strip()
 
 
 def _logits(network: Network, spec: ModelCacheSpec | None) -> mx.array:

@@ -456,7 +456,7 @@ def memory_at_load(
     _warm_up(network)
     spec, why_no_spec = probed_spec(network, block_tokens)
     if spec is not None and kv_bits:
-        spec = checked_spec(network, spec, ragged=ragged)
+        spec = checked_spec(network, spec)
     sizes = spec or GrowthSizes(network, block_tokens=block_tokens, piece_tokens=piece_tokens)
     costs = ContextCosts(
         weights_bytes=parameter_bytes(network) + beside_bytes,

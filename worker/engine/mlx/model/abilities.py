@@ -8,6 +8,7 @@ import structlog
 
 from domain.kv.spec import GROUPS, LayerKind, ModelCacheSpec
 from domain.values import Ability, Degree, ModelAbilities
+from worker.engine.mlx.kv.probe import packed_refusal
 from worker.engine.mlx.kv.window_cache import is_state, leaves, make_row_caches
 from worker.engine.mlx.rows.ragged_cache import RaggedKind
 from worker.engine.mlx.rows.ragged_states import RowSupport
@@ -41,7 +42,7 @@ def abilities_of(
         prefix_cache=_prefix_cache(spec, why_no_spec),
         batched_rows=_batched_rows(found, support),
         speculation=_speculation(support, drafter),
-        int8=_no("contexts are not kept") if spec is None else _int8(spec, support),
+        int8=_no("contexts are not kept") if spec is None else _int8(network, spec),
         structured_output=Ability() if constrains else no_grammar,
     )
 
@@ -84,15 +85,16 @@ def _speculation(support: RowSupport, drafter: str) -> Ability:
     return _no(support.draft_refusal) if support.draft_refusal else Ability(why=drafter)
 
 
-def _int8(spec: ModelCacheSpec, support: RowSupport) -> Ability:
-    full = [layer for layer in spec.packed().layers if layer.kind is LayerKind.FULL]
+def _int8(network: Any, spec: ModelCacheSpec) -> Ability:  # noqa: ANN401 - mlx-lm ships no types
+    packed = spec.packed()
+    full = [layer for layer in packed.layers if layer.kind is LayerKind.FULL]
     if not full:
         return _no("no layer has full attention; windows and states are kept exact")
-    if support.kind is not RaggedKind.WHOLE:
-        return _no("its layers compute a part of attention themselves")
     odd = f"heads of two lengths or of no multiple of {GROUPS[-1]}"
     if not any(layer.group for layer in full):
         return _no(f"{odd} are kept exact")
+    if why := packed_refusal(network, packed, computes=False):
+        return _no(why)
     kinds = {layer.kind for layer in spec.layers}
     exact = [name for kind, name in _REMEMBERED.items() if kind in kinds]
     exact += [odd] * (not all(layer.group for layer in full))

@@ -24,7 +24,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.models.base import create_attention_mask
 
 from domain.kv.owned_tokens import plain_ids
-from domain.kv.plan import size_text
+from domain.kv.plan import HEAD_SHARE_MAX, DrafterMemory, size_text
 from domain.kv.spec import WINDOW_SLACK_TOKENS, WINDOW_STEP_TOKENS
 from domain.model.registry import DRAFT_HEAD, NO_DRAFTER
 from ops.models.hub_cache import WEIGHTS
@@ -49,8 +49,6 @@ HEAD_CONTEXT_TOKENS = 1024
 STATES_MAX = 512
 #: Families of mlx-lm whose head is known.
 HEAD_FAMILIES = ("mlx_lm.models.qwen3_5", "mlx_lm.models.qwen3_5_moe", "mlx_lm.models.qwen3_next")
-#: A head that is not named takes at most this share of the memory that the model leaves.
-_MEMORY_SHARE_MAX = 0.1
 #: A gain is stored as its difference from 1 if its mean is below this, whatever the other weights
 #: show: some conversions leave the head as it was.
 _GAIN_MIN = 0.1
@@ -149,7 +147,7 @@ def load_head(source: ModelSource, network: Any, *, is_asked: bool) -> DraftHead
             if tensors:
                 draft = draft_head(network, tensors)
                 left_bytes = ProcessDevice().memory().usable_bytes - mx.get_active_memory()
-                if is_asked or draft.weights_bytes <= _MEMORY_SHARE_MAX * left_bytes:
+                if is_asked or draft.weights_bytes <= HEAD_SHARE_MAX * left_bytes:
                     return warmed(draft)
                 why, is_asked = f"it takes {size_text(draft.weights_bytes)} of the memory", True
     except Exception as error:  # noqa: BLE001 - of many types on odd weights; the model goes on
@@ -185,10 +183,25 @@ def draft_head(network: Any, tensors: Mapping[str, mx.array]) -> DraftHead:  # n
     head.load_weights(list(tensors.items()), strict=False)
     if computes_on_cpu():
         in_single_precision(head, ProcessDevice().memory().usable_bytes)
+    return DraftHead(network, head, parameter_bytes(head), _row_bytes(text, head))
+
+
+def _row_bytes(text: Any, head: MtpHead) -> int:  # noqa: ANN401 - mlx-lm ships no types
     args, element = text.args, head.norm.weight.dtype.size
     slots = HEAD_CONTEXT_TOKENS + WINDOW_SLACK_TOKENS + WINDOW_STEP_TOKENS
     row = slots * 2 * args.num_key_value_heads * args.head_dim + STATES_MAX * args.hidden_size
-    return DraftHead(network, head, parameter_bytes(head), element * row)
+    bytes_of_row: int = element * row
+    return bytes_of_row
+
+
+def head_memory(network: Any, dtype: mx.Dtype) -> DrafterMemory | None:  # noqa: ANN401 - mlx-lm ships no types
+    """Return what a head takes that no bits quantize; ``None`` where none is known."""
+    if not has_known_head(network):
+        return None
+    head = MtpHead(text_model(network))
+    head.set_dtype(dtype)
+    row_bytes = _row_bytes(text_model(network), head)
+    return DrafterMemory(weights_bytes=parameter_bytes(head), row_bytes=row_bytes)
 
 
 def warmed(draft: DraftHead) -> DraftHead:
@@ -262,26 +275,30 @@ class _HeadRow:
         waiting: The states after its last tokens which the head has not read: an array of states,
             and where they begin and end in it.
         count: How many they are.
+        held: States of the arrays that they are parts of, divided by the rows of the pass.
     """
 
     caches: list[Any]
     end: int
-    waiting: deque[tuple[mx.array, int, int]] = field(default_factory=deque)
+    waiting: deque[tuple[mx.array, int, int, int]] = field(default_factory=deque)
     count: int = 0
+    held: int = 0
 
-    def add(self, states: mx.array, first: int, count: int) -> None:
-        self.waiting.append((states, first, first + count))
+    def add(self, states: mx.array, first: int, count: int, held: int) -> None:
+        self.waiting.append((states, first, first + count, held))
         self.end += count
         self.count += count
-        while self.count > STATES_MAX:
-            _, first, stop = self.waiting.popleft()
+        self.held += held
+        while max(self.count, self.held) > STATES_MAX:
+            _, first, stop, held = self.waiting.popleft()
             self.count -= stop - first
+            self.held -= held
 
     def take(self) -> list[mx.array]:
         """Return the states that wait, which the head reads now."""
-        parts = [states[first:stop] for states, first, stop in self.waiting]
+        parts = [states[first:stop] for states, first, stop, _ in self.waiting]
         self.waiting.clear()
-        self.count = 0
+        self.count = self.held = 0
         return parts
 
 
@@ -314,7 +331,8 @@ class HeadDrafter:
             if mine is None or mine.end != start:
                 caches = [WindowKVCache(HEAD_CONTEXT_TOKENS) for _ in self._head.layers]
                 mine = self._rows[row.uid] = _HeadRow(caches, start)
-            mine.add(states, first, count)
+            # Until no row waits with a part of them, the states of the pass are held whole.
+            mine.add(states, first, count, -(-states.shape[0] // len(rows)))
             first += length
 
     def drop(self, uids: Iterable[int]) -> None:

@@ -18,11 +18,12 @@ from mlx.nn.layers.quantized import quantize
 from domain.errors import InvalidRequest
 from domain.kv.plan import ModelFootprint
 from ops.models.hub_cache import context_length_of
-from worker.engine.mlx.kv.probe import packed_spec, probe_spec
+from worker.engine.mlx.kv.probe import packed_refusal, packed_spec, probe_spec
 from worker.engine.mlx.kv.window_cache import UnsupportedCache
 from worker.engine.mlx.memory.at_load import parameter_bytes
 from worker.engine.mlx.memory.step import estimated_step
 from worker.engine.mlx.model.abilities import abilities_of
+from worker.engine.mlx.model.draft_head import head_memory
 from worker.engine.mlx.rows.ragged_cache import install_ragged_attention
 from worker.engine.mlx.rows.ragged_states import find_row_support
 
@@ -94,7 +95,7 @@ def _sized(
     spec = probe_spec(network)
     ragged = install_ragged_attention(network, computes=False)
     support = find_row_support(network, ragged, computes=False)
-    if kv_bits:
+    if kv_bits and not packed_refusal(network, packed_spec(network, spec), computes=False):
         spec = packed_spec(network, spec)
     step = estimated_step(network, spec, piece_tokens=piece_tokens, batch=batch, stores_scores=True)
     return ModelFootprint(
@@ -103,6 +104,7 @@ def _sized(
         step=step,
         context_length=context_length_of(config),
         abilities=abilities_of(network, support, spec),
+        head=head_memory(network, dtype),
     )
 
 

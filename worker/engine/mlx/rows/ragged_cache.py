@@ -30,6 +30,7 @@ from mlx_lm.models.base import scaled_dot_product_attention
 from mlx_lm.models.cache import CacheList
 
 from worker.engine.mlx.kv.packed_cache import PackedKV, PackedKVCache, attention_of_row
+from worker.engine.mlx.kv.probe import first_sentence
 from worker.engine.mlx.kv.window_cache import (
     WindowKVCache,
     is_state,
@@ -82,6 +83,16 @@ class RaggedTensor:
 
     rows: tuple[Any, ...]
     lengths: tuple[int, ...]
+
+    @property
+    def dtype(self) -> mx.Dtype:
+        """Return the type of the elements, in full precision."""
+        found: mx.Dtype = self.rows[0].dtype
+        return found
+
+    def astype(self, dtype: mx.Dtype) -> RaggedTensor:
+        """Return the rows with elements of another type."""
+        return RaggedTensor(tuple(row.astype(dtype) for row in self.rows), self.lengths)
 
     def swapaxes(self, one: int, other: int) -> RaggedFactor:
         """Return the rows with two axes exchanged, as the second factor of a product."""
@@ -410,7 +421,7 @@ def install_ragged_attention(network: Network, *, computes: bool = True) -> Ragg
                 return RaggedRows(kind, why)
             why = difference
     except Exception as error:  # noqa: BLE001 - whatever a model raises on caches of another kind
-        why = _text_of(error)
+        why = first_sentence(error)
     return RaggedRows(RaggedKind.NONE, why)
 
 
@@ -424,13 +435,7 @@ def _difference(
             return "" if together.shape == alone.shape else "the shapes of the logits differ"
         return logits_differ(alone, together)
     except Exception as error:  # noqa: BLE001 - whatever a model raises on caches of another kind
-        return _text_of(error)
-
-
-def _text_of(error: Exception) -> str:
-    """Return the first sentence of an error; those of MLX list signatures after it."""
-    first, *_ = f"{type(error).__name__}: {error}".split(". ")
-    return first.strip()
+        return first_sentence(error)
 
 
 def logits_differ(expected: mx.array, found: mx.array) -> str:

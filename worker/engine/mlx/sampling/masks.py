@@ -81,17 +81,17 @@ class LogitMasks:
         self._drawn.pop(uid, None)
         self._ahead.pop(uid, None)
 
-    def restricts(self, uid: int) -> bool:
-        """Return whether a sequence has a constraint that is not free yet."""
-        return uid in self._constraints
+    def looks_ahead(self, uid: int) -> bool:
+        """Return whether tokens that may come can be followed; nothing restricts most sequences."""
+        return uid not in self._constraints or self._constraints[uid].looks_ahead
 
     def is_masked(self, uid: int) -> bool:
         """Return whether the last token of a sequence was drawn under a mask."""
         drawn = self._drawn.get(uid, [])
         return bool(drawn) and drawn[-1][2] is not None
 
-    def look_ahead(self, uid: int, guess: Sequence[int], limit: int) -> LookAhead:
-        """Return the tokens that a restricted sequence is expected to draw next.
+    def look_ahead(self, uid: int, guess: Sequence[int], limit: int) -> LookAhead | None:
+        """Return the tokens that a sequence is expected to draw next; ``None`` if it is free.
 
         The next call of ``apply`` may have a row for each of the first of them.
 
@@ -99,6 +99,8 @@ class LogitMasks:
             guess: Expected tokens; followed as far as they are allowed.
             limit: Most tokens.
         """
+        if uid not in self._constraints:
+            return None
         found = LookAhead()
         ahead = self._accepted(uid).ahead()
         with suppress(ConstraintLost):

@@ -8,7 +8,7 @@ import mlx.core as mx
 import pytest
 
 from domain.values import Sampling
-from worker.engine.grammar.ports import Constraint, ConstraintLost, Unlimited
+from worker.engine.grammar.ports import Constraint, ConstraintLost, LookAhead, Unlimited
 from worker.engine.mlx.sampling.sampler import BatchSampler, SamplerRow, draw_scores
 
 #: Likelihoods of the six tokens of a toy vocabulary.
@@ -231,6 +231,12 @@ def test_a_constraint_that_holds_nothing_more_is_not_asked_again() -> None:
     assert constraint.seen == [first, second]
 
 
+def ahead_of(sampler: BatchSampler, guess: list[int], limit: int) -> LookAhead:
+    found = sampler.masks.look_ahead(0, guess, limit)
+    assert found is not None, "the sequence is restricted"
+    return found
+
+
 class _Spells(_Allows):
     """Allows one token after the other, then any of the last two."""
 
@@ -250,14 +256,14 @@ def test_what_a_grammar_forces_is_looked_ahead_and_rejected_draws_are_taken_back
     first = sampler(mx.log(mx.array([MASS])))
     assert first.tolist() == [1]
     assert sampler.masks.is_masked(0)
-    ahead = sampler.masks.look_ahead(0, [3, 0], 8)
+    ahead = ahead_of(sampler, [3, 0], 8)
     # The guess is followed as far as it is allowed, and the grammar goes on.
     assert (ahead.tokens, ahead.odds) == ([3, 2, 5], [None, 1.0, 1.0])
     assert constraint.seen == [1]
     draws = sampler(mx.log(mx.array([MASS] * 3)), [1, 3, 2])
     assert draws.tolist() == [3, 2, 5]
     sampler.take_back(0, 1)
-    assert sampler.masks.look_ahead(0, [], 8).tokens == [5]
+    assert ahead_of(sampler, [], 8).tokens == [5]
     assert constraint.seen == [1, 3, 2]
     assert sampler(mx.log(mx.array([MASS])))[0].item() == 5
 
@@ -266,9 +272,9 @@ def test_what_was_drawn_under_a_mask_is_expected_under_it_again() -> None:
     sampler = BatchSampler(lambda size: [0] * size)
     sampler.add(0, SamplerRow(Sampling(temperature=0), 0, _Spells(1)))
     assert sampler(mx.log(mx.array([MASS])))[0].item() == 1
-    assert sampler.masks.look_ahead(0, [], 8).tokens == []
+    assert ahead_of(sampler, [], 8).tokens == []
     assert sampler(mx.log(mx.array([MASS])))[0].item() == 4
-    ahead = sampler.masks.look_ahead(0, [], 2)
+    ahead = ahead_of(sampler, [], 2)
     assert ahead.tokens == [4, 4]
     assert len(ahead.masks) == 3
 
@@ -284,9 +290,9 @@ def test_a_grammar_that_is_lost_ahead_costs_only_the_draft() -> None:
     sampler = BatchSampler(lambda size: [0] * size)
     sampler.add(0, SamplerRow(Sampling(seed=1), 0, LostLater(1, 3, 2)))
     sampler(mx.log(mx.array([MASS])))
-    assert sampler.masks.look_ahead(0, [], 8).tokens == []
+    assert ahead_of(sampler, [], 8).tokens == []
     assert sampler(mx.log(mx.array([MASS])))[0].item() == 3
     assert sampler.faults == {}
-    assert sampler.masks.look_ahead(0, [], 8).tokens == []
+    assert ahead_of(sampler, [], 8).tokens == []
     sampler(mx.log(mx.array([MASS])))
     assert set(sampler.faults) == {0}

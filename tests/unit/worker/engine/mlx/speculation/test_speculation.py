@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 import pytest
 
 from tests.unit.worker.engine.mlx.speculation.batch import Clock
+from worker.engine.grammar.ports import LookAhead
 from worker.engine.mlx.drafting.pass_times import CREDIT_PASSES, PassTimes
 from worker.engine.mlx.drafting.speculation import (
     DRAFT_TOKENS_MAX,
@@ -227,6 +230,62 @@ def test_a_drafter_serves_rows_without_a_guess_of_their_own(
     assert counted == [(3, 3), (8, 5), (2, 2)]
     drafts.drop([2, 5])
     assert drafter.dropped == [2, 5]
+
+
+@dataclass
+class _Below:
+    """What the second row may draw: tokens below a limit. What the third one may is not known."""
+
+    limit: int
+
+    def looks_ahead(self, uid: int) -> bool:
+        return uid != 3
+
+    def is_masked(self, uid: int) -> bool:
+        return uid == 2
+
+    def look_ahead(self, uid: int, guess: Sequence[int], limit: int) -> LookAhead | None:
+        if uid == 1:
+            return None
+        tokens = [*takewhile(self.limit.__gt__, guess)][:limit]
+        return LookAhead(tokens, [None] * len(tokens), [b""] * (len(tokens) + 1))
+
+
+def test_a_drafter_serves_a_restricted_row_up_to_the_first_forbidden_token(
+    monkeypatch: pytest.MonkeyPatch, times: PassTimes
+) -> None:
+    monkeypatch.setattr(times, "drafting_s", 1e-3)
+    drafter = _Counting()
+    drafts = Speculation(
+        lambda *_: 8, lambda *_: None, frozenset(), lambda *_: None, times, drafter, _Below(34)
+    )
+    rows = [Row(uid, [7, 8, uid + 20]) for uid in (1, 2, 3)]
+    guesses = drafts.guess(rows)
+    assert guesses == {1: [], 2: []}
+    before = drafts._agreement
+    found = drafts.confirm(rows, [50, 30, 60], guesses)
+    assert found == [[*range(51, 59)], [31, 32, 33], []]
+    assert drafter.asked == [1, 2]
+    # The first row draws other tokens; the second one all that it may, and then another one.
+    assert drafts.settle(rows, found, [0] * 9 + [31, 32, 33, 7] + [0]) == [0, 3, 0]
+    assert drafts._judged == 12 + 1 + 4
+    assert drafts._agreement != before
+
+
+def test_a_drafter_whose_tokens_are_all_forbidden_is_soon_not_asked(
+    monkeypatch: pytest.MonkeyPatch, times: PassTimes
+) -> None:
+    cost(monkeypatch, times, 0.0, 0.3)
+    monkeypatch.setattr(times, "drafting_s", 1e-3)
+    monkeypatch.setattr(times, "drafting", lambda _: nullcontext())
+    drafter = _Counting()
+    drafts = Speculation(
+        lambda *_: 8, lambda *_: None, frozenset(), lambda *_: None, times, drafter, _Below(0)
+    )
+    row = Row(2, [7, 8, 9])
+    for _ in range(PROBE_PASSES):
+        assert drafts.confirm([row], [30], drafts.guess([row])) == [[]]
+    assert 1 < len(drafter.asked) < PROBE_PASSES
 
 
 def test_a_dear_drafter_is_not_asked(times: PassTimes) -> None:
