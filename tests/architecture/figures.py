@@ -64,8 +64,8 @@ class Figures:
 #: change that must raise one states why.
 CEILINGS: Final = Figures(
     files=485,
-    lines=98_300,
-    statements=48_650,
+    lines=98_350,
+    statements=48_660,
     message_files=38,
     jobs_files=16,
 )

@@ -21,7 +21,9 @@ from openai.types.responses import (
     ResponseFunctionShellToolCall,
 )
 
+from tests.support.clients import npm, pypi
 from tests.support.models.tiny_vision import picture
+from tests.support.polling import scaled
 from tests.support.processes.scripted_service import call, line, scripted_service
 from tests.support.processes.service import Service
 
@@ -42,6 +44,9 @@ _TOOLSETS: Any = {
 }  # fmt: skip
 _SCREENSHOT = picture(1).url
 _CLICK = {"type": "click", "button": "left", "x": 40, "y": 60}
+_SESSION = npm.ROOT / "tests/support/clients/langgraph_session.py"
+_LANGGRAPH = ("langgraph==1.2.22", "langchain==1.5.2", "langchain-openai==1.7.4",
+              "langchain-anthropic==1.7.10")  # fmt: skip
 _PATCH = {"type": "update_file", "path": "made.txt", "diff": "@@\n-one\n+two\n"}
 _SCRIPT = [
     line("of the weather?", call("tool_search_tool_bm25", query="weather")),
@@ -64,6 +69,9 @@ _SCRIPT = [
     line("left_click is done", "It is clicked."),
     line("reads text only", "No image for me."),
     line("What was clicked?", "The button was."),
+    line("Write by LangGraph.", call("write_file", text="three")),
+    line("The file has three.", "It is written."),
+    line("What was written?", "A three was."),
 ]  # fmt: skip
 
 
@@ -260,3 +268,17 @@ def test_openai_controls_a_computer(oai: openai.OpenAI) -> None:
     assert third.output_text == "The button was."
     assert third.usage is not None
     assert third.usage.input_tokens_details.cached_tokens
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("protocol", ["chat completions", "messages"])
+def test_an_agent_of_langgraph_runs_a_tool_and_keeps_its_thread(
+    protocol: str, service: Service, tmp_path: Path
+) -> None:
+    python = pypi.install("langgraph-1.2.22", "python", *_LANGGRAPH)
+    done = subprocess.run(
+        [python, _SESSION, service.base_url, protocol],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=scaled(300),
+    )  # fmt: skip
+    assert (tmp_path / "made.txt").read_text() == "three", done.stderr
+    assert done.stdout.splitlines() == ["It is written.", "A three was."]
