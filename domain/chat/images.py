@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import binascii
 import hashlib
+import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,9 +28,15 @@ IMAGE_NOTE: Final = "[image left out: this model reads text only]"
 #: Least token id of an image; vocabularies end below it.
 IMAGE_ID_MIN: Final = 1 << (ID_BITS - 1)
 
-#: First bytes of the formats that are read: PNG, JPEG, GIF, and WebP in its container.
-_SIGNATURES: Final = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a")
-_RIFF, _WEBP = b"RIFF", b"WEBP"
+#: The formats that are read by their first bytes; the third is WebP in its container.
+_FORMATS: Final[Mapping[str, re.Pattern[bytes]]] = {
+    "png": re.compile(rb"\x89PNG\r\n\x1a\n"),
+    "jpeg": re.compile(rb"\xff\xd8\xff"),
+    "webp": re.compile(rb"RIFF.{4}WEBP", re.DOTALL),
+    "gif": re.compile(rb"GIF8[79]a"),
+}
+#: Characters of base64 that hold the first bytes.
+_HEAD_CHARACTERS: Final = 16
 _URL_START: Final = "data:"
 
 
@@ -43,6 +50,11 @@ class ChatImage:
     def content(self) -> bytes:
         """Return the bytes of the file."""
         return binascii.a2b_base64(self.data)
+
+    @property
+    def url(self) -> str:
+        """Return the image as a data URL."""
+        return f"data:image/{_format_of(self.data[:_HEAD_CHARACTERS])};base64,{self.data}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +78,20 @@ def image_of_base64(data: str | None, field: str) -> ChatImage:
         InvalidRequest: It is no base64 of a PNG, JPEG, GIF or WebP file.
     """
     try:
-        head = binascii.a2b_base64(data or "", strict_mode=True)[:12]
+        is_known = _format_of(data or "") is not None
     except (binascii.Error, ValueError) as error:
         msg = "the data of an image is no valid base64"
         raise InvalidRequest(msg, field=field) from error
-    if not head.startswith(_SIGNATURES) and (head[:4], head[8:]) != (_RIFF, _WEBP):
+    if not is_known:
         msg = "an image is a PNG, JPEG, GIF or WebP file; the data begins as none of them"
         raise InvalidRequest(msg, field=field)
     return ChatImage(data or "")
+
+
+def _format_of(data: str) -> str | None:
+    """Return the name of the format of a file in base64, ``None`` for an unknown one."""
+    content = binascii.a2b_base64(data, strict_mode=True)
+    return next((name for name, start in _FORMATS.items() if start.match(content)), None)
 
 
 def image_of_url(url: str | None, field: str) -> ChatImage:

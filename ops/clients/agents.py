@@ -51,6 +51,35 @@ class CodingAgent:
     inline: str = ""
 
 
+#: Kilo reads the same, under another name.
+_OPENCODE: Final = {
+    "model": "semantic/{model}",
+    "small_model": "semantic/{model}",
+    "share": "disabled",
+    "autoupdate": False,
+    "provider": {
+        "semantic": {
+            "npm": "@ai-sdk/openai-compatible",
+            "name": "semantic",
+            "options": {
+                "baseURL": "{url}/v1",
+                "apiKey": "{env:" + _KEY_NAME + "}",
+                "timeout": CLIENT_TIMEOUT_MS,
+            },
+            "models": {"{model}": {"limit": {"context": "{context}", "output": "{output}"}}},
+        }
+    },
+}
+#: A model that reads text and costs nothing, as pi and OpenClaw describe it.
+_FREE_MODEL: Final = {
+    "id": "{model}",
+    "name": "{model}",
+    "reasoning": False,
+    "input": ["text"],
+    "cost": {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0},
+    "contextWindow": "{context}",
+    "maxTokens": "{output}",
+}
 _LIMITS_OF_CRUSH: Final = {"context_window": "{context}", "default_max_tokens": "{output}"}
 
 #: By the name that ``semantic launch`` takes.
@@ -67,26 +96,15 @@ AGENTS: Final[Mapping[str, CodingAgent]] = {
         install="npm install -g opencode-ai",
         variables=_KEY,
         inline="OPENCODE_CONFIG_CONTENT",
-        body={
-            "model": "semantic/{model}",
-            "small_model": "semantic/{model}",
-            "share": "disabled",
-            "autoupdate": False,
-            "provider": {
-                "semantic": {
-                    "npm": "@ai-sdk/openai-compatible",
-                    "name": "semantic",
-                    "options": {
-                        "baseURL": "{url}/v1",
-                        "apiKey": "{env:" + _KEY_NAME + "}",
-                        "timeout": CLIENT_TIMEOUT_MS,
-                    },
-                    "models": {
-                        "{model}": {"limit": {"context": "{context}", "output": "{output}"}}
-                    },
-                }
-            },
-        },
+        body=_OPENCODE,
+    ),
+    "kilo": CodingAgent(
+        title="Kilo",
+        program="kilo",
+        install="npm install -g @kilocode/cli",
+        variables={**_KEY, "KILO_DISABLE_SESSION_INGEST": "1"},
+        inline="KILO_CONFIG_CONTENT",
+        body=_OPENCODE,
     ),
     "qwen": CodingAgent(
         title="Qwen Code",
@@ -126,17 +144,7 @@ AGENTS: Final[Mapping[str, CodingAgent]] = {
             "api": "openai-completions",
             "baseUrl": "{url}/v1",
             "apiKey": f"${_KEY_NAME}",
-            "models": [
-                {
-                    "id": "{model}",
-                    "name": "{model}",
-                    "reasoning": False,
-                    "input": ["text"],
-                    "cost": {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0},
-                    "contextWindow": "{context}",
-                    "maxTokens": "{output}",
-                }
-            ],
+            "models": [_FREE_MODEL],
         },
     ),
     "cline": CodingAgent(
@@ -161,6 +169,27 @@ AGENTS: Final[Mapping[str, CodingAgent]] = {
                     "updatedAt": "2026-01-01T00:00:00.000Z",
                     "tokenSource": "manual",
                 }
+            },
+        },
+    ),
+    "openclaw": CodingAgent(
+        title="OpenClaw",
+        program="openclaw",
+        install="npm install -g openclaw",
+        variables={**_KEY, "OPENCLAW_CONFIG_PATH": "{file}"},
+        file="openclaw.json",
+        body={
+            "agents": {"defaults": {"model": {"primary": "semantic/{model}"}}},
+            "models": {
+                "mode": "merge",
+                "providers": {
+                    "semantic": {
+                        "api": "openai-completions",
+                        "baseUrl": "{url}/v1",
+                        "apiKey": "${" + _KEY_NAME + "}",
+                        "models": [_FREE_MODEL],
+                    }
+                },
             },
         },
     ),

@@ -90,11 +90,11 @@ class AgentLinks(TypedDict):
 class AgentMessage(TypedDict):
     """A message in the form of chat completions; ``job`` is that of its turn.
 
-    The system prompt has no job.
+    The system prompt has no job. Content with images is a list of parts.
     """
 
     role: Literal["system", "user", "assistant", "tool"]
-    content: str
+    content: str | list[dict[str, Any]]
     job: str | None
     reasoning_content: NotRequired[str]
     tool_calls: NotRequired[list[dict[str, Any]]]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
+from itertools import zip_longest
+from typing import Any, Final
 from urllib.parse import quote
 
 from api.app import App
@@ -36,6 +37,7 @@ from api.dialects.jobs.bodies import JobObject
 from api.dialects.jobs.objects import cache_object, load_job
 from api.dialects.jobs.routes import accepted_reply
 from api.dialects.jobs.wire import NativeEncoder
+from api.dialects.parsing import PART_BREAK
 from api.http.bodies import parse_body
 from api.http.messages import (
     JOB_HEADER,
@@ -61,6 +63,7 @@ from api.http.operation import (
 from api.streaming.answers import JobStream
 from domain.agent.contexts import MappedContext
 from domain.agent.state import Agent
+from domain.chat.images import IMAGE_MARK
 from domain.chat.request import Message
 from domain.errors import AgentNotFound, InvalidRequest, PayloadMissing
 from domain.events.agent import AgentDeleted, AgentForgotten, AgentForked, AgentRegistered
@@ -250,7 +253,7 @@ def _listed_agent(view: Agent) -> AgentObject:
 
 
 def _message(one: Message, job: str | None) -> AgentMessage:
-    shown: AgentMessage = {"role": one.role, "content": one.content, "job": job}
+    shown: AgentMessage = {"role": one.role, "content": _content(one), "job": job}
     if one.reasoning:
         shown["reasoning_content"] = one.reasoning
     if one.tool_calls:
@@ -265,6 +268,22 @@ def _message(one: Message, job: str | None) -> AgentMessage:
     if one.tool_call_id is not None:
         shown["tool_call_id"] = one.tool_call_id
     return shown
+
+
+def _content(one: Message) -> str | list[dict[str, Any]]:
+    """Return the content of a message; where it has images, as parts in their order."""
+    if not one.images:
+        return one.content
+    parts: list[dict[str, Any]] = []
+    for words, image in zip_longest(one.content.split(IMAGE_MARK), one.images):
+        # The parser joins parts by a break, and would add another one to a part that has it.
+        stripped = words.removeprefix(PART_BREAK) if parts else words
+        stripped = stripped.removesuffix(PART_BREAK) if image else stripped
+        if stripped:
+            parts.append({"type": "text", "text": stripped})
+        if image:
+            parts.append({"type": "image_url", "image_url": {"url": image.url}})
+    return parts
 
 
 def _present_agent(app: App, agent: Agent) -> AgentObject:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -13,6 +14,7 @@ from selenium.webdriver.common.keys import Keys
 
 from tests.support.clients.axe import violations
 from tests.support.clients.browser import Browser, open_browser
+from tests.support.models.tiny_vision import picture
 from tests.support.polling import scaled
 from tests.support.processes.scripted_service import (
     ENDLESS,
@@ -22,6 +24,7 @@ from tests.support.processes.scripted_service import (
     scripted_service,
 )
 from tests.support.processes.service import Service
+from tests.support.processes.two_models import seeing_service
 
 pytestmark = pytest.mark.nightly
 
@@ -270,3 +273,41 @@ def test_a_conversation_is_accessible_and_fits_a_phone(
     assert not browser.run("return document.documentElement.scrollWidth > innerWidth")
     browser.run("localStorage.clear()")
     browser.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    yield from seeing_service(tmp_path_factory.mktemp("seeing"))
+
+
+def test_a_model_that_sees_gets_the_images_of_a_message(seeing: Service, tmp_path: Path) -> None:
+    sent = [picture(seed) for seed in (5, 6, 7)]
+    files = [tmp_path / f"{number}.png" for number in range(len(sent))]
+    for file, one in zip(files, sent, strict=True):
+        file.write_bytes(one.content)
+    agent = make_agent(seeing, max_tokens=5)
+    with open_browser(seeing.base_url) as browser:
+        browser.open(f"chat/{agent}")
+        browser.wait(lambda: browser.find("input[type=file]"), "the field for images")
+        browser.find("input[type=file]")[0].send_keys("\n".join(map(str, files)))
+        browser.wait(lambda: len(browser.find(".composer canvas")) == len(files), "the images")
+        browser.click("button[aria-label='Remove image 2']")
+        browser.wait(lambda: len(browser.find(".composer canvas")) == 2, "one image less")
+        say(browser, "What is on these?")
+        browser.see("What is on these?", ".asked")
+        asked = get(seeing, f"agents/{agent}/messages")["data"][0]["content"]
+        images = [part["image_url"]["url"] for part in asked if part["type"] == "image_url"]
+        assert images == [sent[0].url, sent[2].url]
+        pixels = "return document.querySelector('.asked canvas')?.width"
+        browser.wait(lambda: browser.run(pixels) == 90, "the picture in the turn")
+        assert browser.find(".composer canvas") == []
+        browser.wait(
+            lambda: browser.find("button[aria-label='Regenerate turn 1']:enabled"), "an end"
+        )
+        browser.click("button[aria-label='Regenerate turn 1']")
+        browser.wait(lambda: agent_of(browser) != agent, "the fork")
+        browser.wait(lambda: len(browser.find(".asked canvas")) == 2, "the images of the fork")
+        again = get(seeing, f"agents/{agent_of(browser)}/messages")["data"][0]["content"]
+        assert again == asked
+        assert violations(browser) == []
+        assert browser.messages() == []

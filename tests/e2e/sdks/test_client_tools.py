@@ -15,8 +15,15 @@ import openai
 import pytest
 from anthropic.lib.tools import BetaAbstractMemoryTool
 from anthropic.types.beta import BetaMemoryTool20250818ViewCommand
-from openai.types.responses import ResponseApplyPatchToolCall, ResponseFunctionShellToolCall
+from openai.types.responses import (
+    ResponseApplyPatchToolCall,
+    ResponseComputerToolCall,
+    ResponseFunctionShellToolCall,
+)
 
+from tests.support.clients import npm, pypi
+from tests.support.models.tiny_vision import picture
+from tests.support.polling import scaled
 from tests.support.processes.scripted_service import call, line, scripted_service
 from tests.support.processes.service import Service
 
@@ -27,6 +34,19 @@ _WEATHER: Any = {
     "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}},
     "defer_loading": True,
 }
+_TOOLSETS: Any = {
+    "computer": [{"type": "computer_toolset_20260801"}],
+    "browser": [{"type": "browser_toolset_20260801"}],
+    "one tool": [
+        {"type": "computer_20251124", "name": "computer", "display_width_px": 800,
+         "display_height_px": 600},
+    ],
+}  # fmt: skip
+_SCREENSHOT = picture(1).url
+_CLICK = {"type": "click", "button": "left", "x": 40, "y": 60}
+_SESSION = npm.ROOT / "tests/support/clients/langgraph_session.py"
+_LANGGRAPH = ("langgraph==1.2.22", "langchain==1.5.2", "langchain-openai==1.7.4",
+              "langchain-anthropic==1.7.10")  # fmt: skip
 _PATCH = {"type": "update_file", "path": "made.txt", "diff": "@@\n-one\n+two\n"}
 _SCRIPT = [
     line("of the weather?", call("tool_search_tool_bm25", query="weather")),
@@ -41,6 +61,17 @@ _SCRIPT = [
     line("By the shell", call("shell", commands=["printf one > made.txt", "cat made.txt"])),
     line("[exit code 0]", call("apply_patch", operation=_PATCH)),
     line("patch is done", "The patch is in."),
+    line("Click by computer.", call("computer__left_click", coordinate=[40, 60])),
+    line("Click by browser.", call("browser__navigate", url="localhost")),
+    line("navigate is done", call("browser__left_click", target={"type": "ref", "ref": "r1"})),
+    line("Click by one tool.", call("computer", action="left_click", coordinate=[40, 60])),
+    line("Click by actions.", call("computer", actions=[_CLICK, {"type": "screenshot"}])),
+    line("left_click is done", "It is clicked."),
+    line("reads text only", "No image for me."),
+    line("What was clicked?", "The button was."),
+    line("Write by LangGraph.", call("write_file", text="three")),
+    line("The file has three.", "It is written."),
+    line("What was written?", "A three was."),
 ]  # fmt: skip
 
 
@@ -174,3 +205,80 @@ def test_openai_runs_the_shell_and_applies_a_patch(oai: openai.OpenAI, tmp_path:
     assert third.output_text == "The patch is in."
     assert third.usage is not None
     assert third.usage.input_tokens_details.cached_tokens
+
+
+@pytest.mark.parametrize(
+    ("family", "made"),
+    [
+        ("computer", [("computer", "left_click", {"coordinate": [40, 60]})]),
+        (
+            "browser",
+            [
+                ("browser", "navigate", {"url": "localhost"}),
+                ("browser", "left_click", {"target": {"type": "ref", "ref": "r1"}}),
+            ],
+        ),
+        ("one tool", [(None, "computer", {"action": "left_click", "coordinate": [40, 60]})]),
+    ],
+)
+def test_claude_controls_a_screen(
+    claude: anthropic.Anthropic, family: str, made: list[tuple[str | None, str, dict[str, Any]]]
+) -> None:
+    messages: list[Any] = [{"role": "user", "content": f"Click by {family}."}]
+    tools = _TOOLSETS[family]
+
+    def turn() -> anthropic.types.beta.BetaMessage:
+        with claude.beta.messages.stream(
+            model="scripted", max_tokens=200, tools=tools, messages=messages
+        ) as stream:
+            answer = stream.get_final_message()
+        messages.append({"role": "assistant", "content": answer.content})
+        return answer
+
+    for toolset, name, given in made:
+        (used,) = turn().content
+        assert used.type == "tool_use"
+        assert (used.toolset_name, used.name, used.input) == (toolset, name, given)
+        done = [{"type": "text", "text": f"{given.get('action', name)} is done"}]
+        block = {"type": "tool_result", "tool_use_id": used.id, "content": done}
+        messages.append({"role": "user", "content": [block]})
+    assert turn().content[0].text == "It is clicked."  # type: ignore[union-attr]  # a text
+    messages.append({"role": "user", "content": "What was clicked?"})
+    last = turn()
+    assert last.content[0].text == "The button was."  # type: ignore[union-attr]  # a text
+    assert last.usage.cache_read_input_tokens
+
+
+def test_openai_controls_a_computer(oai: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {"model": "scripted", "max_output_tokens": 200}
+    asked["tools"] = [{"type": "computer"}]
+    with oai.responses.stream(input="Click by actions.", **asked) as stream:
+        list(stream)
+        first = stream.get_final_response()
+    (made,) = first.output
+    assert isinstance(made, ResponseComputerToolCall)
+    assert made.actions is not None
+    assert [one.to_dict() for one in made.actions] == [_CLICK, {"type": "screenshot"}]
+    seen = {"type": "computer_screenshot", "image_url": _SCREENSHOT}
+    result: Any = {"type": "computer_call_output", "call_id": made.call_id, "output": seen}
+    second = oai.responses.create(input=[result], previous_response_id=first.id, **asked)
+    assert second.output_text == "No image for me."
+    asked["previous_response_id"] = second.id
+    third = oai.responses.create(input="What was clicked?", **asked)
+    assert third.output_text == "The button was."
+    assert third.usage is not None
+    assert third.usage.input_tokens_details.cached_tokens
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("protocol", ["chat completions", "messages"])
+def test_an_agent_of_langgraph_runs_a_tool_and_keeps_its_thread(
+    protocol: str, service: Service, tmp_path: Path
+) -> None:
+    python = pypi.install("langgraph-1.2.22", "python", *_LANGGRAPH)
+    done = subprocess.run(
+        [python, _SESSION, service.base_url, protocol],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=scaled(300),
+    )  # fmt: skip
+    assert (tmp_path / "made.txt").read_text() == "three", done.stderr
+    assert done.stdout.splitlines() == ["It is written.", "A three was."]

@@ -24,7 +24,7 @@ export function turnsOf(messages) {
 
 /** Return the fields of a request for a turn with these messages. */
 export function inputOf(messages) {
-  if (messages.length === 1 && messages[0].role === "user") return { prompt: messages[0].content };
+  if (messages.length === 1 && messages[0].role === "user" && typeof messages[0].content === "string") return { prompt: messages[0].content };
   return { messages: messages.map(({ job, ...message }) => message) };
 }
 
@@ -43,6 +43,13 @@ export function curlOf(id, turn) {
   const key = session.get().key ? ' -H "x-api-key: $SEMANTIC_API_KEY"' : "";
   const body = JSON.stringify({ ...inputOf(turn.input), stream: true });
   return `curl -N ${ROOT.href}${pathOf(id)}/generate${key} -d ${shellWord(ascii(body))}`;
+}
+
+/** Return the content of a message: its text, or parts where images stand before it. */
+export function contentOf(text, images) {
+  if (images.length === 0) return text;
+  const parts = images.map((url) => ({ type: "image_url", image_url: { url } }));
+  return text.trim() ? [...parts, { type: "text", text }] : parts;
 }
 
 /** Return JSON whose strings have escapes in place of characters that a terminal may change. */

@@ -10,12 +10,15 @@ import { CacheFacts, cacheLine } from "./cache_story.js";
 import { CopyLine } from "./copy_line.js";
 import { Failure } from "./notices.js";
 import { Progress } from "./meter.js";
+import { Picture } from "./picture.js";
 import { Status } from "./status.js";
 
 const OPEN = new Set(["held", "queued", "running"]);
 /** A reader who is further above the end is left there while an answer grows. */
 const NEAR_END_PX = 240;
 const AGAIN_MS = 100;
+/** Linux refuses an argument of 128 KiB. */
+const COMMAND_CHARACTERS = 120_000;
 
 /**
  * Props: `agent` (its id), `turn`, `isLast`, `isAwaited` (the agent has it as open), `denial`, `onEnd()` once its job has ended,
@@ -54,9 +57,14 @@ export function Turn({ agent, turn, isLast, isAwaited, denial, onEnd, onRegenera
           onClick=${() => onRegenerate(turn, status)}>Regenerate</button>
         ${status === "completed" && html`<button type="button" class="small" disabled=${denial !== null} title=${denial}
           aria-label=${`Fork from turn ${turn.number}`} onClick=${() => onFork(turn)}>Fork</button>`}
-        <details class="curl"><summary>curl</summary><${CopyLine} text=${curlOf(agent, turn)} label=${`turn ${turn.number} as curl`} /></details>
+        <${Curl} command=${curlOf(agent, turn)} label=${`turn ${turn.number} as curl`} />
       </div>`}
   </article>`;
+}
+
+function Curl({ command, label }) {
+  if (command.length > COMMAND_CHARACTERS) return html`<span class="muted">The images are too long for a command.</span>`;
+  return html`<details class="curl"><summary>curl</summary><${CopyLine} text=${command} label=${label} /></details>`;
 }
 
 /** The parts of a turn that is not open, before and after its job is loaded. */
@@ -77,9 +85,13 @@ function useFollow(isLast, parts) {
 }
 
 function Asked({ message }) {
-  if (message.role === "user") return html`<div class="asked" dir="auto"><${Prose} text=${message.content} /></div>`;
+  const parts = typeof message.content === "string" ? [{ text: message.content }] : message.content;
+  const shown = (Text) => parts.map((part, index) => (part.image_url
+    ? html`<${Picture} key=${index} url=${part.image_url.url} label="Image of the message" />`
+    : html`<${Text} key=${index} text=${part.text} />`));
+  if (message.role === "user") return html`<div class="asked" dir="auto">${shown(Prose)}</div>`;
   return html`<details class="fold"><summary>${message.role === "tool" ? "Result of a tool" : `Message of ${message.role}`}</summary>
-    <pre tabindex="0">${message.content}</pre></details>`;
+    ${shown(Plain)}</details>`;
 }
 
 function Part({ part, isOpen }) {
@@ -88,6 +100,8 @@ function Part({ part, isOpen }) {
   return html`<details class="fold"><summary>${title}${isOpen ? " …" : ""}</summary>
     <pre tabindex="0">${part.kind === "tool" ? indented(part.text) : part.text}</pre></details>`;
 }
+
+const Plain = ({ text }) => html`<pre tabindex="0">${text}</pre>`;
 
 /** A text as it is; what stands between lines of three backticks is code. */
 function Prose({ text }) {

@@ -49,9 +49,12 @@ def test_ids_stay_the_same() -> None:
     assert image_ids(hashlib.sha256(b"x").digest(), 3) == (826357, 996647, 813408)
 
 
-@pytest.mark.parametrize("head", _HEADS)
-def test_four_formats_are_images(head: bytes) -> None:
+@pytest.mark.parametrize(
+    ("head", "format_name"), list(zip(_HEADS, ("png", "jpeg", "gif", "webp"), strict=True))
+)
+def test_four_formats_are_images(head: bytes, format_name: str) -> None:
     image = _image(head)
+    assert image.url == f"data:image/{format_name};base64,{image.data}"
     assert image_of_base64(image.data, "f") == image
     assert image_of_url(f"data:image/png;base64,{image.data}", "f") == image
     assert image_of_url(f"DATA:;charset=x;base64,{image.data}", "f") == image

@@ -68,7 +68,7 @@ class LogitMasks:
         Args:
             constraint: Returns the mask of allowed tokens before each draw.
             is_renormalised: Whether the allowed tokens' probabilities are made to sum to 1, which
-                ``top_p`` needs. Costs one exponential for each token of the vocabulary.
+                ``top_p`` and XTC need. Costs one exponential for each token of the vocabulary.
         """
         self._constraints[uid] = constraint
         if not is_renormalised:

@@ -102,7 +102,8 @@ class BatchSampler:
             prompt_tokens = len(row.tokens) - row.index
             self._counts[uid] = TokenCounts(row.sampling, row.tokens, prompt_tokens)
         if row.constraint is not None:
-            self.masks.add(uid, row.constraint, is_renormalised=row.sampling.top_p < 1)
+            is_share = row.sampling.top_p < 1 or row.sampling.xtc_probability > 0
+            self.masks.add(uid, row.constraint, is_renormalised=is_share)
         if row.logprobs is not None:
             self.logprob_rows.add(uid, row.logprobs)
 
@@ -205,6 +206,7 @@ class _Rules:
         candidates: Most likely tokens of a row that are sorted first; 0 for none.
         cut: Rows that keep a share or a number of tokens.
         wide: Those of them that keep a number above ``candidates``.
+        filtered: Rows that keep a part of the tokens by any rule.
         has_xtc: Whether a row may lose its likeliest candidates.
     """
 
@@ -216,6 +218,7 @@ class _Rules:
     log_min_p: mx.array | None
     cut: frozenset[int]
     wide: frozenset[int]
+    filtered: frozenset[int]
     has_xtc: bool
 
     @classmethod
@@ -241,6 +244,9 @@ class _Rules:
             ),
             cut=frozenset(at for at, row in enumerate(rows) if row.top_p < 1),
             wide=frozenset(at for at, kept in enumerate(top_k) if kept > widest),
+            filtered=frozenset(
+                at for at, row in enumerate(rows) if row.top_p < 1 or row.top_k or row.min_p > 0
+            ),
             has_xtc=has_xtc,
         )
 
@@ -267,7 +273,12 @@ class _Rules:
         kept = logprobs if floor is None else mx.where(logprobs < floor, -mx.inf, logprobs)
         if all(threshold == math.inf for threshold in thresholds):
             return kept
-        return _without_top_choices(kept, mx.array(list(thresholds))[:, None])
+        limits = mx.array(list(thresholds))[:, None]
+        # The other rows have the whole mass: the sum of a vocabulary costs more than the rest.
+        parts = [at for at in sorted(self.filtered) if thresholds[at] < math.inf]
+        if parts:
+            limits[mx.array(parts)] += mx.logsumexp(kept[mx.array(parts)], axis=-1, keepdims=True)
+        return _without_top_choices(kept, limits)
 
     def _floor(self, logprobs: mx.array) -> mx.array | None:
         """Return the log-probability below which a row draws nothing, [rows, 1]."""
@@ -345,7 +356,7 @@ def draw_scores(logprobs: mx.array, sampling: Sampling, index: int) -> mx.array:
     return kept * rules.sharpness[0] + mx.random.gumbel(logprobs.shape, key=key)
 
 
-def _without_top_choices(kept: mx.array, thresholds: mx.array) -> mx.array:
+def _without_top_choices(kept: mx.array, limits: mx.array) -> mx.array:
     """Exclude the top choices of a row (XTC), as llama.cpp's ``llama_sampler_xtc_apply`` does.
 
     Of the candidates whose share of the kept mass reaches the threshold, only the least likely one
@@ -353,11 +364,12 @@ def _without_top_choices(kept: mx.array, thresholds: mx.array) -> mx.array:
 
     Args:
         kept: Log-probabilities, minus infinity for what is no candidate, [rows, vocabulary].
-        thresholds: Logarithms of the thresholds, [rows, 1]; infinity changes nothing.
+        limits: Logarithms of the thresholds as shares of the whole mass, [rows, 1]; infinity
+            changes nothing.
     """
-    shares = kept - mx.logsumexp(kept, axis=-1, keepdims=True)
-    reaching = mx.where((shares >= thresholds) & mx.isfinite(shares), shares, mx.inf)
-    return mx.where(shares > reaching.min(axis=-1, keepdims=True), -mx.inf, kept)
+    limits = mx.maximum(limits, mx.finfo(mx.float32).min)
+    least = mx.where(kept >= limits, kept, mx.inf).min(axis=-1, keepdims=True)
+    return mx.where(kept > least, -mx.inf, kept)
 
 
 def _column(values: Sequence[int | bool], dtype: mx.Dtype) -> mx.array | None:

@@ -87,6 +87,21 @@ def test_sessions_of_clients_are_listed_on_request_with_what_they_did() -> None:
     asyncio.run(scenario())
 
 
+def test_images_of_a_turn_stand_in_its_messages_as_they_were_sent() -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgoAAAAN"}}
+    texts = [{"type": "text", "text": text} for text in ("What is", "\nthis?")]
+    content = [image, texts[0], image, image, texts[1]]
+
+    async def scenario() -> None:
+        async with fake_api() as api:
+            await make_agent(api)
+            body = {"messages": [{"role": "user", "content": content}]}
+            await api.json("POST", f"{AGENT}/generate", body, status=202)
+            assert (await api.json("GET", f"{AGENT}/messages"))["data"][1]["content"] == content
+
+    asyncio.run(scenario())
+
+
 def test_no_text_of_an_agent_is_in_an_event() -> None:
     async def scenario() -> None:
         async with fake_api() as api:

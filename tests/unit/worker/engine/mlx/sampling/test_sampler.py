@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 from copy import copy
+from dataclasses import replace
 from typing import cast
 
 import mlx.core as mx
@@ -296,3 +297,16 @@ def test_a_grammar_that_is_lost_ahead_costs_only_the_draft() -> None:
     assert ahead_of(sampler, [], 8).tokens == []
     sampler(mx.log(mx.array([MASS])))
     assert set(sampler.faults) == {0}
+
+
+def test_xtc_counts_shares_of_what_a_constraint_allows_also_beside_rows_with_filters() -> None:
+    xtc = Sampling(xtc_probability=1.0, xtc_threshold=0.35)
+    sampler = BatchSampler(lambda size: list(range(size)))
+    # Of all tokens the likeliest alone reaches the threshold; of the allowed ones all do.
+    sampler.add(0, SamplerRow(replace(xtc, seed=1), 0, constraint=_Allows(1, 2)))
+    sampler.add(1, SamplerRow(replace(xtc, seed=2, top_k=2), 0))
+    sampler.add(2, SamplerRow(replace(xtc, seed=3), 0))
+    logprobs = mx.log(mx.array([(0.4, 0.3, 0.25, 0.05, 0.0, 0.0)] * 3))
+    draws = [cast("list[int]", sampler(logprobs).tolist()) for _ in range(DRAWS)]
+    assert sampler.faults == {}
+    assert [set(row) for row in zip(*draws, strict=True)] == [{2}, {1}, {0, 1, 2, 3}]
