@@ -335,6 +335,11 @@ def rates_object(rates: Rates, *, running: int, queue_depth: int) -> OverviewRat
     return shown(OverviewRates, **(means | speeds | counts))
 
 
+def _model_of(view: Job) -> str:
+    """Return the model that answers a job, or the one that it waits for or names."""
+    return view.answered_by or view.submitted.bound_model or view.submitted.model
+
+
 def running_row(
     view: Job,
     row: tuple[WorkerPulse, RowFigures] | None,
@@ -353,7 +358,7 @@ def running_row(
         view,
         view.submitted,
         job=view.id,
-        model=view.answered_by or view.submitted.bound_model or view.submitted.model,
+        model=_model_of(view),
         worker=worker and worker.worker,
         phase="start" if figures is None else figures.phase,
         read_tokens=0 if figures is None else figures.read_tokens,
@@ -405,7 +410,7 @@ def finished_row(view: Job, diagnosis: CacheDiagnosis | None) -> FinishedRow:
         view,
         view.submitted,
         job=view.id,
-        model=view.answered_by or view.submitted.bound_model or view.submitted.model,
+        model=_model_of(view),
         outcome=view.status,
         first_token_ms=_rate(first_ms),
         total_ms=round(1000 * (_s(finished_at) - _s(view.created_at)), 1),

@@ -140,6 +140,11 @@ class ModelFootprint:
     head: DrafterMemory | None = None
     drafter_bytes: int = 0
 
+    @property
+    def loaded_bytes(self) -> int:
+        """Return what stays in memory beside contexts: the weights, and what drafts."""
+        return self.weights_bytes + self.drafter_bytes
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
@@ -279,7 +284,7 @@ class _Arithmetic:
         self.workload = workload
         self.usable = device.usable_bytes
         costs = ContextCosts(
-            weights_bytes=model.weights_bytes + model.drafter_bytes,
+            weights_bytes=model.loaded_bytes,
             step=model.step,
             live_bytes=model.spec.budget_bytes,
             context_length=model.context_length,
@@ -302,10 +307,7 @@ def _notes(sizes: _Arithmetic, resident: int) -> Iterator[str]:
             " tokens are refused."
         )
     if not sizes.longest:
-        weights, step = (
-            size_text(model.weights_bytes + model.drafter_bytes),
-            size_text(model.step.bytes_at(tokens)),
-        )
+        weights, step = size_text(model.loaded_bytes), size_text(model.step.bytes_at(tokens))
         yield (
             f"The model does not fit: the weights ({weights}) and one step ({step}) need more"
             f" than the {size_text(sizes.usable)} that are usable. Take a smaller model or fewer"
