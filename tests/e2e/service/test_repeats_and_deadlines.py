@@ -11,9 +11,10 @@ from tests.support.clients.service_log import ended
 from tests.support.polling import scaled
 from tests.support.processes.service import Service
 
+#: On ``endless``: six seconds, so that the answer is not over before the request is repeated.
 LONG = {
     "model": "semantic-demo",
-    "max_tokens": 600,
+    "max_tokens": 60,
     "messages": [{"role": "user", "content": "Tell me a long story about a lighthouse."}],
     "stop_sequences": [],
     "seed": 5,
@@ -31,16 +32,18 @@ def http(service: Service) -> Iterator[httpx.Client]:
 
 
 def test_client_that_lost_its_stream_is_given_the_same_answer_from_its_beginning(
-    http: httpx.Client,
+    endless: Service,
 ) -> None:
-    with http.stream("POST", "/v1/messages", json=LONG | {"stream": True}, headers=SESSION) as one:
-        job_id = one.headers["x-semantic-job"]
-        lines = one.iter_lines()
-        next(lines)
-    whole = http.post("/v1/messages", json=LONG, headers=SESSION)
-    assert whole.headers["x-semantic-job"] == job_id
-    assert whole.headers["x-semantic-attached"] in {"same_session", "same_answer"}
-    job = ended(http, job_id)
+    streamed = LONG | {"stream": True}
+    with httpx.Client(base_url=endless.base_url, timeout=scaled(60)) as http:
+        with http.stream("POST", "/v1/messages", json=streamed, headers=SESSION) as one:
+            job_id = one.headers["x-semantic-job"]
+            lines = one.iter_lines()
+            next(lines)
+        whole = http.post("/v1/messages", json=LONG, headers=SESSION)
+        assert whole.headers["x-semantic-job"] == job_id
+        assert whole.headers["x-semantic-attached"] in {"same_session", "same_answer"}
+        job = ended(http, job_id)
     assert job["status"] == "completed"
     said = "".join(block.get("text", "") for block in whole.json()["content"])
     assert said == job["output"]["text"]
