@@ -247,7 +247,7 @@ class Connection(asyncio.Protocol):
         if isinstance(event, h11.Request):
             self._take_request(RequestHead.of(event), exchange)
         elif isinstance(event, h11.Data):
-            exchange.take(bytes(event.data))
+            exchange.take(event.data)
         elif exchange.head is not None:
             self._answer(exchange, exchange.head)
 

@@ -26,6 +26,8 @@ TURN_S: Final = 2.0
 #: Bytes that Robyn adds to a chunk beside the digits of its size, and its last chunk.
 _CHUNK_LINES_BYTES: Final = 4
 _LAST_CHUNK_BYTES: Final = 5
+#: Pieces of a body are joined up to this size: the allocator keeps the places of small ones.
+_BLOCK_BYTES: Final = 1024 * 1024
 
 
 class StreamPipe:
@@ -157,7 +159,7 @@ class Exchange:
     head: RequestHead | None = None
     admitted: AdmittedRequest | None = None
     share: BodyShare | None = None
-    body: deque[bytes] = field(default_factory=deque)
+    body: deque[bytes | bytearray] = field(default_factory=deque)
     body_bytes: int = 0
     body_bytes_max: int = 0
     path: str = ""
@@ -203,7 +205,9 @@ class Exchange:
             raise body_too_large(self.body_bytes_max)
         if self.share is not None:
             self.share.take(len(data))
-        self.body.append(data)
+        if not self.body or len(self.body[-1]) + len(data) > _BLOCK_BYTES:
+            self.body.append(bytearray())
+        self.body[-1] += data
 
     def enclose(self, lines: list[str]) -> None:
         """Put the head for Robyn before the body, and the mark of its end behind it.

@@ -96,7 +96,7 @@ class RobynConnection(asyncio.Protocol):
         self._on_head = on_head
         self._on_body = on_body
         self._transport: asyncio.Transport | None = None
-        self._unsent: deque[bytes] = deque()
+        self._unsent: deque[bytes | bytearray] = deque()
         self._is_full = False
         self._exchange: Exchange | None = None
         self._reply: asyncio.Future[int] | None = None
@@ -153,9 +153,13 @@ class RobynConnection(asyncio.Protocol):
         self._is_full = True
 
     def resume_writing(self) -> None:
-        """Go on to send the request."""
+        """Go on to send the request.
+
+        Not at once: uvloop calls this while it sends what was written before, and keeps what is
+        written in the call until anything else happens.
+        """
         self._is_full = False
-        self._push()
+        asyncio.get_running_loop().call_soon(self._push)
 
     def data_received(self, data: bytes) -> None:
         """Pass bytes of the reply on."""

@@ -139,6 +139,21 @@ def test_body_arrives_byte_for_byte(server: SampleServer) -> None:
     assert server.ask("POST", "/echo", body).json()["body"].encode("latin-1") == body
 
 
+def test_large_body_in_pieces_of_a_network_packet_is_answered() -> None:
+    """Such a body is passed on in thousands of writes; eight bodies, as one may be lucky."""
+    body_bytes, packet = 16 * 1024 * 1024, b"a" * 1460
+    head = f"POST /count HTTP/1.1\r\ncontent-length: {body_bytes}\r\n{LAST}".encode()
+    packets, rest = divmod(body_bytes, len(packet))
+    with sample_server(request_bytes_max=body_bytes, bodies_bytes_max=8 * body_bytes) as server:
+        for _ in range(8):
+            with server.connect() as connection:
+                connection.sendall(head)
+                for _ in range(packets):
+                    connection.sendall(packet)
+                connection.sendall(packet[:rest])
+                assert read_until(connection, b"\r\n\r\n").startswith(b"HTTP/1.1 200 ")
+
+
 @pytest.mark.parametrize("kind", ["multipart/form-data; boundary=x", "Multipart/Mixed", "text/x"])
 def test_body_of_every_type_arrives_byte_for_byte(server: SampleServer, kind: str) -> None:
     body = b'--x\r\ncontent-disposition: form-data; name="\x1e\xc3"\r\n\r\nb\r\n--x--\r\n'

@@ -121,6 +121,30 @@ class Unreachable(MemoryHost):
         raise ConnectionRefusedError
 
 
+def test_paused_body_goes_on_only_after_the_call_that_resumes_it() -> None:
+    """What is written in that call stays in uvloop until the next event of the whole loop."""
+
+    async def run() -> list[bytes]:
+        connection = RobynConnection(lambda _: None, lambda _, __: None)
+        transport = MemoryTransport(connection)
+        connection.connection_made(transport)
+        connection.pause_writing()
+        exchange = Exchange.begin(lambda _: False)
+        exchange.body.extend([b"head", b"body"])
+        asked = asyncio.ensure_future(connection.ask(exchange, is_head=False))
+        await let_tasks_run(1)
+        sent = [transport.sent]
+        connection.resume_writing()
+        sent.append(transport.sent)
+        await let_tasks_run(1)
+        connection.connection_lost(None)
+        with pytest.raises(BrokenReply):
+            await asked
+        return [*sent, transport.sent]
+
+    assert asyncio.run(run()) == [b"", b"", b"headbody"]
+
+
 class NonsenseRobyn(MemoryTransport):
     """Robyn's end of a connection, with a reply that no handler gave."""
 
