@@ -26,8 +26,8 @@ _GIB = 1 << 30
 #: ``recommendedMaxWorkingSetSize``: 10.7 of 16 GiB, 16 of 24, 21.3 of 32, 27 of 36, 48 of 64, and
 #: 96 to 107 of 128.
 _LARGE_MAC_BYTES = 36 * _GIB
-#: Smaller sizes are written in MB.
-_GB_BYTES_MIN = 10**8
+#: Smaller sizes are written in MB, and smaller ones again in kB.
+_GB_BYTES_MIN, _MB_BYTES_MIN = 10**8, 10**5
 #: A head for drafts that is not named takes at most this share of the memory that the model leaves.
 HEAD_SHARE_MAX = 0.1
 #: Share of the device that weights, steps and contexts take by plan, in tenths.
@@ -35,7 +35,9 @@ _USED_TENTHS = 9
 
 
 def size_text(size_bytes: float) -> str:
-    """Return a size for people: GB of 10^9 bytes, or MB below 100 MB."""
+    """Return a size for people: GB of 10^9 bytes, MB below 100 MB, or kB below 100 kB."""
+    if size_bytes < _MB_BYTES_MIN:
+        return f"{size_bytes / 1e3:,.1f} kB"
     if size_bytes < _GB_BYTES_MIN:
         return f"{size_bytes / 1e6:,.1f} MB"
     return f"{size_bytes / 1e9:,.1f} GB"

@@ -15,6 +15,7 @@ import typer
 
 from domain.errors import LogUnavailable
 from domain.job.cancel import JobCancellation
+from domain.kv.plan import size_text
 from domain.values import AgentId, JobId
 from ops.blockstore.maintenance import erase_blocks
 from ops.broker.address import is_private, resolve_broker_url
@@ -157,7 +158,7 @@ def _show(settings: Settings, text_days: float | None, *, as_json: bool) -> None
         echo(json.dumps({"dry_run": True} | _report(plan) | shown))
         return
     for name, size in stored.items():
-        echo(f"{name:<16} {size / 1e6:>12,.1f} MB")
+        echo(f"{name:<16} {size_text(size):>15}")
     named = ", ".join(f"{name} {value:g}" for name, value in rules.items() if value is not None)
     echo(f"rules            {named or 'none: only deletions erase'}")
     _print(plan, "a sweep would erase")

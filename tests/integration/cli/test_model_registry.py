@@ -106,7 +106,7 @@ def test_a_model_is_registered_downloaded_listed_and_removed(shell: Shell, hub: 
     code, out, _ = shell.run("pull", "sonnet")
     assert (code, out.splitlines()[0]) == (
         0,
-        f"org/Coder at {COMMIT[:12]}: 4 files, 26.2 MB, 0.0 MB here",
+        f"org/Coder at {COMMIT[:12]}: 4 files, 26.2 MB, 0.0 kB here",
     )
     fetched = {
         line.rpartition("/")[2]

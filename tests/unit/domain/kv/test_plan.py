@@ -150,7 +150,7 @@ def test_a_context_that_does_not_fit_alone_is_named_with_the_longest_that_does()
     plan = planned(footprint(), 1000, tokens=20)  # 300 - 80 for a context of 400
     assert (plan.fits, plan.resident_contexts, plan.longest_context_tokens) == (False, 0, 11)
     (note,) = plan.notes
-    assert note.startswith("A context of 20 tokens does not fit: it needs 0.0 MB")
+    assert note.startswith("A context of 20 tokens does not fit: it needs 0.4 kB")
     assert note.endswith("The longest that fits alone is 11 tokens.")
 
 
@@ -179,7 +179,9 @@ def test_a_disk_budget_below_all_contexts_is_named() -> None:
 @pytest.mark.parametrize(
     ("size", "text"),
     [
-        (0, "0.0 MB"),
+        (0, "0.0 kB"),
+        (99_999, "100.0 kB"),
+        (10**5, "0.1 MB"),
         (3_145_728, "3.1 MB"),
         (10**8, "0.1 GB"),
         (1_234_567_890_123, "1,234.6 GB"),
