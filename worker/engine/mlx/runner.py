@@ -32,7 +32,7 @@ from worker.engine.mlx.model.abilities import abilities_of, report_abilities
 from worker.engine.mlx.model.loader import LoadedWeights
 from worker.engine.mlx.prefix_cache import PrefixCache
 from worker.engine.mlx.rows.output_head import OutputHead, find_output_head
-from worker.engine.mlx.rows.ragged_cache import RaggedKind, install_ragged_attention
+from worker.engine.mlx.rows.ragged_cache import RaggedKind
 from worker.engine.mlx.rows.ragged_states import RowSupport, find_row_support
 from worker.engine.mlx.rows.running_sequences import (
     PrefillProgress,
@@ -141,10 +141,8 @@ class BatchRunner:
         self._weights = self._load_weights()
         model, network = self._weights.model, self._weights.network
         # Once for each model: the check computes several forward passes.
-        checked = self._weights.ragged
-        ragged = install_ragged_attention(network) if checked is None else checked
-        self._head = find_output_head(network) if ragged else None
-        self.support = find_row_support(network, ragged)
+        self.support = self._weights.support or find_row_support(network)
+        self._head = find_output_head(network) if self.support.kind else None
         if self.load_draft is not None and self.speculates:
             self._draft = self.load_draft(network, self.support.draft_refusal)
         self._loaded = memory = memory_at_load(
@@ -192,7 +190,7 @@ class BatchRunner:
         if self._draft is None:
             return 0
         rows = self._budget.batch if isinstance(self._budget, DeviceBudget) else 0
-        return self._draft.weights_bytes + rows * self._draft.row_bytes
+        return self._draft.memory.bytes_of(rows)
 
     def must_wait(self, admission: Admission) -> WaitingFor | None:
         """Return what will soon provide blocks of the prompt: another sequence."""

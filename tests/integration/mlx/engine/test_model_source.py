@@ -27,7 +27,7 @@ from worker.engine.mlx.model.loader import (
     load_renderer,
     load_weights,
 )
-from worker.engine.mlx.rows.ragged_cache import RaggedRows, install_ragged_attention
+from worker.engine.mlx.rows.ragged_states import RowSupport, find_row_support
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.ports import ModelLoadError
 
@@ -100,10 +100,10 @@ def test_tokenizer_is_loaded_while_the_network_is_checked(
 ) -> None:
     model_dir = make_tiny_llama(tmp_path / "tiny")
     both = threading.Barrier(2, timeout=scaled(60))
-    check, tokenize = install_ragged_attention, mlx_lm.utils.load_tokenizer
+    check, tokenize = find_row_support, mlx_lm.utils.load_tokenizer
     checks = []
 
-    def checked(network: Any) -> RaggedRows:
+    def checked(network: Any) -> RowSupport:
         both.wait()
         checks.append(network)
         return check(network)
@@ -112,8 +112,8 @@ def test_tokenizer_is_loaded_while_the_network_is_checked(
         both.wait()
         return tokenize(*given, **named)
 
-    monkeypatch.setattr(loader, "install_ragged_attention", checked)
-    monkeypatch.setattr(runner, "install_ragged_attention", checked)
+    monkeypatch.setattr(loader, "find_row_support", checked)
+    monkeypatch.setattr(runner, "find_row_support", checked)
     monkeypatch.setattr(mlx_lm.utils, "load_tokenizer", tokenized)
     BatchRunner(load_weights=lambda: load_weights(ModelSource(id=str(model_dir)))).load()
     assert len(checks) == 1, "the check computes several forward passes"

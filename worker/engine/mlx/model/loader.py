@@ -54,7 +54,7 @@ from worker.engine.mlx.model.tool_families import (
 )
 from worker.engine.mlx.prompt.incremental_prompt import IncrementalPrompts
 from worker.engine.mlx.prompt.renderer import PromptRenderer
-from worker.engine.mlx.rows.ragged_cache import RaggedRows, install_ragged_attention
+from worker.engine.mlx.rows.ragged_states import RowSupport, find_row_support
 from worker.engine.mlx.vision.encoder import (
     ImageEncoder,
     ImageReader,
@@ -76,7 +76,7 @@ class LoadedWeights:
     Attributes:
         network: An mlx-lm model; only the thread that loaded it may use it.
         model: Tokenizer, renderer and model card, for any thread.
-        ragged: What ``install_ragged_attention`` returned; ``None`` where it was not called.
+        support: How it computes several rows; ``None`` where that was not checked yet.
         images: Gives the network images; ``None`` where it sees none.
         tower_bytes: Weights of what encodes them.
         kv_bits: Bits of keys and values where the network allows it; 0 keeps them exact.
@@ -85,7 +85,7 @@ class LoadedWeights:
     network: Any
     end_ids: frozenset[int]
     model: LoadedModel
-    ragged: RaggedRows | None = None
+    support: RowSupport | None = None
     images: ImageInputs | None = None
     tower_bytes: int = 0
     kv_bits: int = 0
@@ -212,7 +212,7 @@ def load_weights(
         network=network,
         end_ids=tokens.end_ids,
         model=model,
-        ragged=base.ragged,
+        support=base.support,
         kv_bits=source.kv_bits,
     )
     return weights if isinstance(encoder, str) else _seeing(weights, encoder, config)
@@ -262,8 +262,8 @@ def _read_base(
         use_openblas()
         in_single_precision(network, ProcessDevice().memory().usable_bytes)
     _read_weights(network, tokenizing)
-    ragged = install_ragged_attention(network)
-    return BaseWeights(files, network, config, tokenizing.result(), ragged)
+    support = find_row_support(network)
+    return BaseWeights(files, network, config, tokenizing.result(), support)
 
 
 def _reader_of(
