@@ -32,7 +32,7 @@ from worker.cachestore.cache_gauge import CacheGauge
 from worker.cachestore.tier import DiskTier
 from worker.engine.engine import BatchEngine
 from worker.engine.mlx.embedding.engine import EmbeddingEngine, shape_of
-from worker.engine.mlx.embedding.lane import EmbeddingLane, SharedRunner
+from worker.engine.mlx.embedding.lane import EmbeddingLane
 from worker.engine.mlx.memory.at_load import DeviceBudget
 from worker.engine.mlx.memory.device import EmbeddingAccount, ProcessDevice
 from worker.engine.mlx.memory.step import StepFile
@@ -160,10 +160,7 @@ def build_engine(
         runner.speculates = settings.engine.speculation
         runner.load_draft = draft_loader(models.model.draft, source)
         runner.last_saves_s = last_saves_s
-        cache.gauge.watch(runner)
-        if not models.engines:
-            return runner
-        return SharedRunner(runner, models.lane, gap_max_s=GAP_MS / 1000)
+        return cache.gauge.watch(runner)
 
     engine = BatchEngine(
         runner_factory=new_runner,
@@ -175,6 +172,8 @@ def build_engine(
         on_device_failure=on_device_failure,
         watch=watch,
     )
+    if models.engines:
+        engine.beside = models.lane
     models.lane.wake = engine.wake
     return engine
 

@@ -13,7 +13,6 @@ import mlx.core as mx
 import structlog
 
 from domain.chat.images import IMAGE_ID_MIN
-from domain.chat.items import Failed
 from domain.kv.contexts import MemoryStats
 from domain.kv.owned_tokens import cache_ids
 from domain.kv.spec import BLOCK_TOKENS, ModelCacheSpec
@@ -296,9 +295,6 @@ class BatchRunner:
         self._sequences.images = self._weights.images
         self._pace = self._new_pace()
         mx.clear_cache()
-
-    def abandon(self, _: Failed, /) -> None:
-        """Do nothing: all work belongs to sequences."""
 
     def close(self) -> None:
         """Save the contexts that are not on the disk yet, and free the model's memory."""
