@@ -39,7 +39,7 @@ from worker.engine.mlx.memory.step import StepFile
 from worker.engine.mlx.model.adapters import KeptBase, checked_adapter
 from worker.engine.mlx.model.draft_head import draft_loader
 from worker.engine.mlx.model.loader import (
-    ModelSource,
+    DIGESTS,
     check_weight_files,
     find_model,
     load_renderer,
@@ -145,20 +145,22 @@ def build_engine(
         models: The model to load, and those of the vectors that are computed between its steps.
         last_saves_s: Returns how long the end waits for contexts to reach the disk, in seconds.
     """
-    source = ModelSource.of(models.model, settings.data_dir)
+    model, digests = models.model, settings.data_dir / DIGESTS
     account = models.lane.account
     budget = replace(_budget(settings), device=account, reserve=account)
 
     def new_runner() -> ModelRunner:
         runner = BatchRunner(
-            load_weights=lambda: load_weights(source, answers, budget.check_weights, models.kept),
+            load_weights=lambda: load_weights(
+                model, answers, budget.check_weights, models.kept, digests=digests
+            ),
             gap_max_ms=GAP_MS,
             kv_budget_bytes=budget,
             tier=cache.tier,
             on_context=cache.recorder.record,
         )
         runner.speculates = settings.engine.speculation
-        runner.load_draft = draft_loader(models.model.draft, source)
+        runner.load_draft = draft_loader(model)
         runner.last_saves_s = last_saves_s
         return cache.gauge.watch(runner)
 
@@ -186,7 +188,7 @@ def served_models(
     Args:
         base: Returns the weights that the worker before kept, or what its argument makes.
     """
-    reserve, digests = 0, settings.data_dir / "digests.json"
+    reserve, digests = 0, settings.data_dir / DIGESTS
     entries = embedding_models(settings)
     for entry in entries:
         try:
@@ -258,7 +260,7 @@ def build_counter(
     """
 
     def load_tokens() -> Callable[[ChatRequest], PromptTokens]:
-        render = load_renderer(ModelSource.of(model, settings.data_dir), answers)
+        render = load_renderer(model, answers, digests=settings.data_dir / DIGESTS)
 
         def read(request: ChatRequest) -> PromptTokens:
             rendered = render(request)

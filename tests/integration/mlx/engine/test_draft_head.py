@@ -15,7 +15,7 @@ import structlog
 from mlx_lm.models.cache import KVCache
 
 from domain.kv.plan import DeviceMemory
-from domain.model.registry import DRAFT_HEAD, NO_DRAFTER
+from domain.model.registry import DRAFT_HEAD, NO_DRAFTER, ModelEntry
 from domain.values import Ability, Sampling
 from tests.support.models.disk_bench import DiskBench
 from tests.support.models.kv_sequences import random_tokens
@@ -46,7 +46,7 @@ from worker.engine.mlx.model.draft_head import (
     text_model,
     warmed,
 )
-from worker.engine.mlx.model.loader import ModelSource, load_weights
+from worker.engine.mlx.model.loader import load_weights
 from worker.engine.mlx.rows.ragged_cache import install_ragged_attention
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.ports import Admission
@@ -314,7 +314,7 @@ def test_the_head_is_found_in_shards_of_each_form(
         assert same(read_head(write_shards(tmp_path / name, form)), tensors), name
     packed = write_shards(tmp_path / "packed", as_converted(network, tensors, bits=8))
     for directory, share in ((tmp_path / "published", 1.0), (packed, 0.9)):
-        draft = load_head(ModelSource(id=str(directory)), network, is_asked=True)
+        draft = load_head(ModelEntry(name="tiny", source=str(directory)), network, is_asked=True)
         assert draft is not None
         assert min(draft.memory.weights_bytes, draft.memory.row_bytes) > 0
         row, token = Row(1, random_tokens(30, 2)), 4
@@ -331,11 +331,13 @@ def test_a_model_that_brings_a_head_drafts_with_it(
 ) -> None:
     make_drafts_free(monkeypatch)
     monkeypatch.setattr(module, "PromptLookup", _NoLookup)
-    source = ModelSource(id=str(make_tiny_qwen(tmp_path / "model", with_experts=with_experts)))
+    source = ModelEntry(
+        name="tiny", source=str(make_tiny_qwen(tmp_path / "model", with_experts=with_experts))
+    )
     answers, figures = [], []
     for draft in (NO_DRAFTER, None, DRAFT_HEAD):
         runner = BatchRunner(load_weights=lambda: load_weights(source), block_tokens=BLOCK)
-        runner.load_draft = draft_loader(draft, source)
+        runner.load_draft = draft_loader(replace(source, draft=draft))
         card = runner.load().card
         assert card.abilities is not None
         why = "" if draft == NO_DRAFTER else "a head of its own drafts too"
@@ -358,8 +360,8 @@ def test_a_head_that_leaves_too_little_memory_is_left_out_unless_it_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     network = QWEN3_5.make(mx.float32)
-    source = ModelSource(
-        id=str(write_shards(tmp_path, as_converted(network, random_head(network))))
+    source = ModelEntry(
+        name="tiny", source=str(write_shards(tmp_path, as_converted(network, random_head(network))))
     )
     memory = mx.get_active_memory() + 9 * parameter_bytes(draft_head(network, random_head(network)))
     device = DeviceMemory(
@@ -376,10 +378,10 @@ def test_a_model_without_a_head_of_use_is_loaded_with_a_clear_line(tmp_path: Pat
     network = QWEN3_5.make(mx.float32)
     tensors = random_head(network)
     plain = {n: x for n, x in as_converted(network, tensors).items() if ".mtp." not in n}
-    without = ModelSource(id=str(write_shards(tmp_path / "without", plain)))
+    without = ModelEntry(name="tiny", source=str(write_shards(tmp_path / "without", plain)))
     odd = as_converted(network, {**tensors}) | {"language_model.mtp.shared_head.weight": mx.ones(3)}
     del odd["language_model.mtp.fc.weight"]
-    broken = ModelSource(id=str(write_shards(tmp_path / "broken", odd)))
+    broken = ModelEntry(name="tiny", source=str(write_shards(tmp_path / "broken", odd)))
     other = LLAMA.make(mx.float32)
     cases = (
         (without, network, "the weights have no mtp tensors"),

@@ -12,6 +12,7 @@ import mlx.core as mx
 import pytest
 
 from domain.kv.plan import DrafterMemory
+from domain.model.registry import ModelEntry
 from tests.support.models.kv_sequences import random_tokens
 from tests.support.models.networks_with_states import LFM2, MAMBA, QWEN3_5
 from tests.support.models.runner_probe import Bench, make_drafts_free
@@ -22,7 +23,6 @@ from worker.engine.mlx.drafting.speculation import DrafterSource
 from worker.engine.mlx.kv.window_cache import make_row_caches
 from worker.engine.mlx.model import draft_model
 from worker.engine.mlx.model.draft_model import ModelDrafter, load_draft
-from worker.engine.mlx.model.loader import ModelSource
 from worker.engine.mlx.rows.ragged_states import find_row_support
 from worker.engine.ports import ModelLoadError
 
@@ -124,7 +124,7 @@ def test_a_model_that_cannot_verify_drafts_loads_no_draft_model() -> None:
 
 def test_a_draft_model_with_another_vocabulary_is_refused(tmp_path: Path) -> None:
     model = make_tiny_llama(tmp_path / "model")
-    source = ModelSource(id=str(model))
+    source = ModelEntry(name="tiny", source=str(model))
     same = make_tiny_llama(tmp_path / "same", hidden=32, layers=1)
     loaded = load_draft(str(same), source)
     drafter = loaded.new_drafter()

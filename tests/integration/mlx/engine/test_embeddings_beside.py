@@ -25,7 +25,7 @@ from worker.engine.mlx.embedding.engine import EmbeddingEngine, shape_of
 from worker.engine.mlx.embedding.lane import EmbeddingLane
 from worker.engine.mlx.memory.at_load import DeviceBudget
 from worker.engine.mlx.memory.device import EmbeddingAccount, ProcessDevice
-from worker.engine.mlx.model.loader import ModelSource, load_weights
+from worker.engine.mlx.model.loader import load_weights
 from worker.engine.mlx.runner import BatchRunner
 
 pytestmark = pytest.mark.mlx
@@ -44,7 +44,7 @@ class _Bench:
         self.lane = EmbeddingLane(account)
         self.vectors = EmbeddingEngine(entry, self.lane, None)
         budget = DeviceBudget(device=account, batch=4, pinned_bytes=BUDGET, reserve=account)
-        source = ModelSource(id=str(directory), context_length=1000)
+        source = ModelEntry(name="tiny", source=str(directory), context_length=1000)
         self.runner: BatchRunner | None = None
 
         def new_runner() -> BatchRunner:

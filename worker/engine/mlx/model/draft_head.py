@@ -27,7 +27,7 @@ from mlx_lm.models.base import create_attention_mask
 from domain.kv.owned_tokens import plain_ids
 from domain.kv.plan import HEAD_SHARE_MAX, DrafterMemory, size_text
 from domain.kv.spec import WINDOW_SLACK_TOKENS, WINDOW_STEP_TOKENS
-from domain.model.registry import DRAFT_HEAD, NO_DRAFTER
+from domain.model.registry import DRAFT_HEAD, NO_DRAFTER, ModelEntry
 from ops.models.hub_cache import WEIGHTS
 from worker.engine.mlx.cpu import computes_on_cpu, in_single_precision
 from worker.engine.mlx.drafting.speculation import (
@@ -39,7 +39,7 @@ from worker.engine.mlx.kv.window_cache import WindowKVCache
 from worker.engine.mlx.memory.at_load import parameter_bytes
 from worker.engine.mlx.memory.device import ProcessDevice
 from worker.engine.mlx.model.draft_model import load_draft
-from worker.engine.mlx.model.loader import ModelSource, find_model
+from worker.engine.mlx.model.loader import find_model
 from worker.engine.mlx.rows.ragged_cache import RaggedKind, pass_caches
 
 _log = structlog.get_logger(__name__)
@@ -92,10 +92,9 @@ def has_known_head(network: Any) -> bool:  # noqa: ANN401 - mlx-lm ships no type
     return type(network).__module__ in HEAD_FAMILIES
 
 
-def draft_loader(
-    draft: str | None, source: ModelSource
-) -> Callable[[Any, str], DrafterSource | None] | None:
-    """Return what loads the drafter that ``models.NAME.draft`` means; ``None`` for no drafter."""
+def draft_loader(model: ModelEntry) -> Callable[[Any, str], DrafterSource | None] | None:
+    """Return what loads the drafter that ``ModelEntry.draft`` means; ``None`` for no drafter."""
+    draft = model.draft
     if draft == NO_DRAFTER:
         return None
 
@@ -105,13 +104,13 @@ def draft_loader(
                 _log.warning("draft_model_unused", why=refusal)
             return None
         if draft is None or draft == DRAFT_HEAD:
-            return load_head(source, network, is_asked=draft is not None)
-        return load_draft(draft, source)
+            return load_head(model, network, is_asked=draft is not None)
+        return load_draft(draft, model)
 
     return load
 
 
-def load_head(source: ModelSource, network: Any, *, is_asked: bool) -> DrafterSource | None:  # noqa: ANN401 - mlx-lm ships no types
+def load_head(model: ModelEntry, network: Any, *, is_asked: bool) -> DrafterSource | None:  # noqa: ANN401 - mlx-lm ships no types
     """Load the head of a model on the engine thread; ``None`` where there is none of use.
 
     Args:
@@ -122,7 +121,7 @@ def load_head(source: ModelSource, network: Any, *, is_asked: bool) -> DrafterSo
         why = f"heads of the family {type(network).__module__.rpartition('.')[2]} are not known"
         if has_known_head(network):
             why = "the weights have no mtp tensors"
-            tensors = read_head(find_model(source.id, source.revision, downloads=False))
+            tensors = read_head(find_model(model.source, model.revision, downloads=False))
             if tensors:
                 head = draft_head(network, tensors)
                 left_bytes = ProcessDevice().memory().usable_bytes - mx.get_active_memory()

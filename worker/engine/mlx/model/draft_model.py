@@ -16,6 +16,7 @@ from domain.chat.images import IMAGE_ID_MIN
 from domain.kv.owned_tokens import plain_ids
 from domain.kv.plan import DrafterMemory
 from domain.kv.spec import BLOCK_TOKENS
+from domain.model.registry import ModelEntry
 from worker.engine.mlx.cpu import computes_on_cpu, in_single_precision, use_openblas
 from worker.engine.mlx.drafting.speculation import (
     DRAFT_TOKENS_MAX,
@@ -31,7 +32,7 @@ from worker.engine.mlx.kv.window_cache import (
 )
 from worker.engine.mlx.memory.at_load import parameter_bytes
 from worker.engine.mlx.memory.device import ProcessDevice
-from worker.engine.mlx.model.loader import TOKENIZER, ModelSource, find_model, vocabulary_of
+from worker.engine.mlx.model.loader import TOKENIZER, find_model, vocabulary_of
 from worker.engine.mlx.rows.ragged_cache import forward_rows, pass_caches
 from worker.engine.mlx.rows.ragged_states import RowSupport, find_row_support
 from worker.engine.ports import ModelLoadError
@@ -45,17 +46,17 @@ DRAFT_TOKENS_HELD = 2 * DRAFT_CONTEXT_TOKENS + DRAFT_TOKENS_MAX
 _PIECE_TOKENS, _CAUGHT_UP_TOKENS = 256, 32
 
 
-def load_draft(draft: str, source: ModelSource) -> DrafterSource:
+def load_draft(draft: str, model: ModelEntry) -> DrafterSource:
     """Load a draft model on the engine thread.
 
     Args:
         draft: A directory, or a hub id.
-        source: The model that it drafts for.
+        model: The one that it drafts for.
 
     Raises:
         ModelLoadError: It is not found, cannot draft, or has another vocabulary.
     """
-    model_dir, draft_dir = find_model(source.id, source.revision), find_model(draft)
+    model_dir, draft_dir = find_model(model.source, model.revision), find_model(draft)
     try:
         network, config = mlx_lm.utils.load_model(draft_dir, lazy=True)
         if computes_on_cpu():
@@ -74,7 +75,7 @@ def load_draft(draft: str, source: ModelSource) -> DrafterSource:
         msg = f"the draft model in {draft_dir} cannot be loaded: {type(error).__name__}: {error}"
         raise ModelLoadError(msg) from error
     if wrong:
-        msg = f"the draft model {draft} has another vocabulary than {source.id}: {wrong}"
+        msg = f"the draft model {draft} has another vocabulary than {model.source}: {wrong}"
         raise ModelLoadError(msg)
     if support.draft_refusal:
         msg = f"the draft model {draft} cannot draft: {support.draft_refusal}"
