@@ -14,7 +14,7 @@ from domain.kv.pool import BlockPool
 from domain.values import ModelCard, Sampling
 from tests.support.models.tiny_architectures import VOCABULARY, Architecture
 from tests.support.polling import wait_until
-from worker.cachestore.reports import OnContext, ignore
+from worker.cachestore.reports import OnContext
 from worker.cachestore.tier import DiskTier
 from worker.engine.grammar.ports import Unlimited
 from worker.engine.mlx.drafting.pass_times import PassTimes
@@ -99,7 +99,7 @@ class Bench:
         ends: frozenset[int] = frozenset(),
         network: Any = None,
         tier: DiskTier | None = None,
-        on_context: OnContext = ignore,
+        on_context: OnContext = lambda _: None,
         reuse: bool = True,
         draft: DrafterSource | None = None,
         kv_bits: int | None = None,

@@ -17,7 +17,7 @@ from domain.kv.contexts import MemoryStats
 from domain.kv.owned_tokens import cache_ids
 from domain.kv.spec import BLOCK_TOKENS, ModelCacheSpec
 from domain.values import DraftFigures, WaitingFor
-from worker.cachestore.reports import OnContext, ignore
+from worker.cachestore.reports import OnContext
 from worker.cachestore.tier import DiskTier
 from worker.engine.mlx import admission as rows
 from worker.engine.mlx.admission import AdmissionControl, RowMemory
@@ -88,13 +88,12 @@ class BatchRunner:
         reuse: bool = True,
         block_tokens: int = BLOCK_TOKENS,
         tier: DiskTier | None = None,
-        on_context: OnContext = ignore,
+        on_context: OnContext = lambda _: None,
     ) -> None:
         self._load_weights = load_weights
         self._prefill_step_tokens = piece_tokens(prefill_step_tokens)
         self._gap_max_s = gap_max_ms / 1000
         self._budget = kv_budget_bytes
-        self._kv_budget_bytes: int | None = None
         self._loaded: LoadedMemory | None = None
         self._caches_prefixes = reuse
         self._block_tokens = block_tokens
@@ -155,7 +154,6 @@ class BatchRunner:
             kv_bits=self._weights.kv_bits,
         )
         self._spec = memory.spec
-        self._kv_budget_bytes = memory.kv_bytes
         if self._caches_prefixes and memory.spec is not None and memory.kv_bytes is not None:
             self.prefix_cache = PrefixCache(
                 network,
