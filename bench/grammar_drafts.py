@@ -17,9 +17,10 @@ from typing import Any
 from bench.experiments.report import log_to_stderr, print_conditions, print_table, print_verdict
 from domain.chat.generation import GenerationTask
 from domain.chat.request import ChatRequest, Message, ToolChoice
+from domain.model.registry import ModelEntry
 from domain.values import JobId, SamplingWish
 from ops.settings.models import DEMO_MODEL
-from worker.engine.mlx.model.loader import ModelSource, load_weights
+from worker.engine.mlx.model.loader import load_weights
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.ports import LoadedModel
 from worker.engine.preparation import admission_of, prepare
@@ -110,7 +111,10 @@ class _Side:
 
 
 def _side(*, drafts: bool) -> _Side:
-    runner = BatchRunner(load_weights=lambda: load_weights(ModelSource(id=DEMO_MODEL)), reuse=False)
+    runner = BatchRunner(
+        load_weights=lambda: load_weights(ModelEntry(name=DEMO_MODEL, source=DEMO_MODEL)),
+        reuse=False,
+    )
     runner.speculates = drafts
     return _Side(runner, runner.load())
 

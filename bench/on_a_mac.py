@@ -34,8 +34,9 @@ from bench.runners import (
     stored_bytes,
 )
 from domain.kv.spec import PACKED_BITS
+from domain.model.registry import ModelEntry
 from tests.support.models.kv_sequences import random_tokens
-from worker.engine.mlx.model.loader import LoadedWeights, ModelSource, load_weights
+from worker.engine.mlx.model.loader import LoadedWeights, load_weights
 from worker.engine.mlx.runner import BatchRunner
 
 _MB: Final = 1e6
@@ -264,7 +265,7 @@ def measure(model: str, sizes: Sizes, parts: Sequence[str], folder: Path) -> Ite
     yield from memory()
     if "copies" in parts:
         yield from buffer_copies(sizes)
-    found = load_weights(ModelSource(id=model))
+    found = load_weights(ModelEntry(name=model, source=model))
     # Random prompts must not end an answer.
     weights = replace(found, end_ids=frozenset())
     if "steps" in parts:

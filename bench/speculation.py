@@ -28,10 +28,14 @@ from tests.support.models.tiny_architectures import random_network
 from tests.support.models.tiny_heads import random_head
 from worker.engine.mlx.cpu import use_openblas
 from worker.engine.mlx.drafting.pass_times import PassTimes
-from worker.engine.mlx.drafting.speculation import Drafter, SpeculatedRow, Speculation
-from worker.engine.mlx.model.draft_head import DraftHead, draft_head, warmed
+from worker.engine.mlx.drafting.speculation import (
+    Drafter,
+    DrafterSource,
+    SpeculatedRow,
+    Speculation,
+)
+from worker.engine.mlx.model.draft_head import draft_head, warmed
 from worker.engine.mlx.rows.output_head import find_output_head
-from worker.engine.mlx.rows.ragged_cache import install_ragged_attention
 from worker.engine.mlx.rows.ragged_states import RowSupport, find_row_support
 from worker.engine.mlx.rows.running_sequences import JoinRequest, RunningSequences
 
@@ -93,7 +97,7 @@ class Bench:
 
     network: Any
     support: RowSupport
-    draft: DraftHead | None
+    draft: DrafterSource | None
     share: float
 
 
@@ -227,8 +231,8 @@ def main() -> None:
     started_s = time.monotonic()
     use_openblas()
     network = random_network(qwen3_5, _SHAPE)(mx.float32)
-    support = find_row_support(network, install_ragged_attention(network))
-    draft = warmed(draft_head(network, random_head(network))) if given.head else None
+    support = find_row_support(network)
+    draft = warmed(network, draft_head(network, random_head(network))) if given.head else None
     bench = Bench(network, support, draft, given.head)
     workloads: dict[str, Callable[[int, int], Text]] = {"copies with edits": edit, "prose": prose}
     rows = []

@@ -32,14 +32,14 @@ from worker.cachestore.cache_gauge import CacheGauge
 from worker.cachestore.tier import DiskTier
 from worker.engine.engine import BatchEngine
 from worker.engine.mlx.embedding.engine import EmbeddingEngine, shape_of
-from worker.engine.mlx.embedding.lane import EmbeddingLane, SharedRunner
+from worker.engine.mlx.embedding.lane import EmbeddingLane
 from worker.engine.mlx.memory.at_load import DeviceBudget
 from worker.engine.mlx.memory.device import EmbeddingAccount, ProcessDevice
 from worker.engine.mlx.memory.step import StepFile
 from worker.engine.mlx.model.adapters import KeptBase, checked_adapter
 from worker.engine.mlx.model.draft_head import draft_loader
 from worker.engine.mlx.model.loader import (
-    ModelSource,
+    DIGESTS,
     check_weight_files,
     find_model,
     load_renderer,
@@ -145,25 +145,24 @@ def build_engine(
         models: The model to load, and those of the vectors that are computed between its steps.
         last_saves_s: Returns how long the end waits for contexts to reach the disk, in seconds.
     """
-    source = ModelSource.of(models.model, settings.data_dir)
+    model, digests = models.model, settings.data_dir / DIGESTS
     account = models.lane.account
     budget = replace(_budget(settings), device=account, reserve=account)
 
     def new_runner() -> ModelRunner:
         runner = BatchRunner(
-            load_weights=lambda: load_weights(source, answers, budget.check_weights, models.kept),
+            load_weights=lambda: load_weights(
+                model, answers, budget.check_weights, models.kept, digests=digests
+            ),
             gap_max_ms=GAP_MS,
             kv_budget_bytes=budget,
             tier=cache.tier,
             on_context=cache.recorder.record,
         )
         runner.speculates = settings.engine.speculation
-        runner.load_draft = draft_loader(models.model.draft, source)
+        runner.load_draft = draft_loader(model)
         runner.last_saves_s = last_saves_s
-        cache.gauge.watch(runner)
-        if not models.engines:
-            return runner
-        return SharedRunner(runner, models.lane, gap_max_s=GAP_MS / 1000)
+        return cache.gauge.watch(runner)
 
     engine = BatchEngine(
         runner_factory=new_runner,
@@ -175,6 +174,8 @@ def build_engine(
         on_device_failure=on_device_failure,
         watch=watch,
     )
+    if models.engines:
+        engine.beside = models.lane
     models.lane.wake = engine.wake
     return engine
 
@@ -187,7 +188,7 @@ def served_models(
     Args:
         base: Returns the weights that the worker before kept, or what its argument makes.
     """
-    reserve, digests = 0, settings.data_dir / "digests.json"
+    reserve, digests = 0, settings.data_dir / DIGESTS
     entries = embedding_models(settings)
     for entry in entries:
         try:
@@ -259,7 +260,7 @@ def build_counter(
     """
 
     def load_tokens() -> Callable[[ChatRequest], PromptTokens]:
-        render = load_renderer(ModelSource.of(model, settings.data_dir), answers)
+        render = load_renderer(model, answers, digests=settings.data_dir / DIGESTS)
 
         def read(request: ChatRequest) -> PromptTokens:
             rendered = render(request)

@@ -47,7 +47,7 @@ from ops.models.hub_cache import cached_ids
 from ops.models.registry import first_model, model_registry
 from ops.observe.logs import configure_logging
 from ops.settings.settings import Settings, load_settings
-from worker.engine.mlx.model.loader import LoadedWeights, ModelSource
+from worker.engine.mlx.model.loader import DIGESTS, LoadedWeights
 from worker.engine.mlx.rows.running_sequences import piece_tokens
 from worker.engine.mlx.solo import ModelHandles, SoloRun
 from worker.engine.ports import LoadedModel
@@ -388,11 +388,13 @@ def run(settings: Settings, command: dict[str, Any], write: Write) -> None:
     Args:
         command: The object from standard input.
     """
-    source = ModelSource.of(first_model(settings), settings.data_dir)
+    source, digests = first_model(settings), settings.data_dir / DIGESTS
     with open_as_of(settings.log_url) as log:
         answers = LoggedAnswers(log=log, payloads=log)
         registry = model_registry(settings, cached_ids())
-        with closing(ModelHandles(source, registry, answers, only=command["only"])) as models:
+        with closing(
+            ModelHandles(source, digests, registry, answers, only=command["only"])
+        ) as models:
             replayer = Replayer(
                 log=log,
                 models=models,

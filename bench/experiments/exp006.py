@@ -16,8 +16,9 @@ import mlx.core as mx
 from bench.experiments.report import log_to_stderr, print_conditions, print_table, print_verdict
 from bench.runners import make_admission, make_runner
 from domain.kv.spec import BLOCK_TOKENS
+from domain.model.registry import ModelEntry
 from tests.support.models.kv_sequences import random_tokens
-from worker.engine.mlx.model.loader import ModelSource, load_weights
+from worker.engine.mlx.model.loader import load_weights
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.ports import Admitted, StepResult
 
@@ -38,7 +39,7 @@ def main() -> None:
     given = parser.parse_args()
     log_to_stderr()
     started_s = time.monotonic()
-    weights = load_weights(ModelSource(id=given.model))
+    weights = load_weights(ModelEntry(name=given.model, source=given.model))
     bench, prompt = _Bench(make_runner(weights)), random_tokens(given.tokens, 0)
     began = time.monotonic()
     last = bench.insert(prompt, _ANSWER)

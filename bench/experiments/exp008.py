@@ -20,8 +20,9 @@ import mlx.core as mx
 
 from bench.experiments.report import log_to_stderr, print_conditions, print_table, print_verdict
 from bench.runners import DiskRunner, stored_bytes
+from domain.model.registry import ModelEntry
 from tests.support.models.kv_sequences import random_tokens
-from worker.engine.mlx.model.loader import LoadedWeights, ModelSource, load_weights
+from worker.engine.mlx.model.loader import LoadedWeights, load_weights
 
 TOKENS: Final = (2048, 4096, 8000, 16_000)
 RAW_SHARE_MIN: Final = 0.8
@@ -36,7 +37,7 @@ def main() -> None:
     given = parser.parse_args()
     log_to_stderr()
     started_s = time.monotonic()
-    weights = load_weights(ModelSource(id=given.model))
+    weights = load_weights(ModelEntry(name=given.model, source=given.model))
     shares: list[float] = []
     titles = (">tokens", ">MB", ">computed ms", ">save ms", ">of raw", ">load ms", ">MB/s")
     fitting = [one for one in given.tokens if one < weights.model.card.context_length]

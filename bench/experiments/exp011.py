@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from bench.experiments.report import print_conditions, print_table, print_verdict
+from domain.model.registry import ModelEntry
 from ops.supervisor.parts import LARGE_ARRAYS, allocator_environment
 
 if TYPE_CHECKING:  # MLX is what is measured
@@ -96,13 +97,13 @@ def _stages(model: Path) -> dict[str, float]:
     import mlx.core as mx  # noqa: PLC0415 - what is measured
 
     from bench.experiments.report import log_to_stderr  # noqa: PLC0415 - what is measured
-    from worker.engine.mlx.model.loader import ModelSource, load_weights  # noqa: PLC0415 - what is measured
+    from worker.engine.mlx.model.loader import load_weights  # noqa: PLC0415 - what is measured
     from worker.engine.mlx.runner import BatchRunner  # noqa: PLC0415 - what is measured
 
     log_to_stderr()
     sizes = [_rss_mb()]
     runner = BatchRunner(
-        load_weights=lambda: load_weights(ModelSource(id=str(model))),
+        load_weights=lambda: load_weights(ModelEntry(name=str(model), source=str(model))),
         prefill_step_tokens=None,
         kv_budget_bytes=KV_BUDGET_BYTES,
     )

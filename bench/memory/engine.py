@@ -18,11 +18,12 @@ from domain.chat.generation import Outcome
 from domain.chat.items import StreamItem, ids_of
 from domain.chat.request import ChatRequest
 from domain.values import JobId, ModelCard
+from ops.blockstore.blocks import StoreStats
 from ops.blockstore.store import BlockStore
 from ops.clock import SystemClock
 from tests.support.models.engine_probe import submit_prompt
 from worker.cachestore.reports import ContextReport, ContextSaved, ContextStarted
-from worker.cachestore.tier import DiskTier, TierFigures
+from worker.cachestore.tier import DiskTier
 from worker.engine.engine import BatchEngine
 from worker.engine.mlx.model.loader import LoadedWeights
 from worker.engine.mlx.runner import BatchRunner
@@ -201,15 +202,15 @@ class MemoryEngine:
         first_s = self.tokens.times[name][0]
         return Answered(outcome, first_s - started_s, ended_s - started_s, self._starts(name))
 
-    def flushed(self) -> TierFigures:
-        """Wait until all contexts are saved, and return the figures of the disk tier."""
+    def flushed(self) -> StoreStats:
+        """Wait until all contexts are saved, and return the counters of the disk tier."""
         until_s = time.monotonic() + WAIT_S
         while self._submitted - self._saved():
             assert time.monotonic() < until_s, "the contexts are saved"
             time.sleep(0.01)
         assert self._tier.flush(WAIT_S), "the tier writes"
         self._tier.forget([]).result(WAIT_S)  # after all deletions
-        return self._tier.figures()
+        return self._tier.stats()
 
     def _saved(self) -> set[str]:
         return {one.label for one in list(self._reports) if isinstance(one, ContextSaved)}

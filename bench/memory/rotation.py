@@ -169,7 +169,7 @@ def _figures(
     seconds: tuple[float, float],
 ) -> RotationFigures:
     engine, turns = conversations.engine, conversations.turns
-    tier, memory = engine.flushed().store, engine.memory
+    tier, memory = engine.flushed(), engine.memory
     shares = [turn.restored / turn.known for turn in turns]
     return RotationFigures(
         budget_bytes=budget_bytes,

@@ -12,6 +12,7 @@ import pytest
 
 from domain.chat.logprobs import TokenLogprob
 from domain.errors import EngineFailure, PromptTooLong
+from domain.model.registry import ModelEntry
 from domain.values import Sampling, StopReason
 from ops.clock import SystemClock
 from tests.support.fakes.engine import FakeEngine
@@ -67,10 +68,12 @@ def engine(
         return
     from tests.support.models.poisoned_network import poisoned  # noqa: PLC0415 - needs mlx
     from tests.support.models.tiny_models import make_tiny_llama  # noqa: PLC0415 - needs mlx
-    from worker.engine.mlx.model.loader import ModelSource, load_weights  # noqa: PLC0415 - needs mlx
+    from worker.engine.mlx.model.loader import load_weights  # noqa: PLC0415 - needs mlx
     from worker.engine.mlx.runner import BatchRunner  # noqa: PLC0415 - needs mlx
 
-    source = ModelSource(id=str(make_tiny_llama(tmp_path / "tiny")), context_length=1000)
+    source = ModelEntry(
+        name="tiny", source=str(make_tiny_llama(tmp_path / "tiny")), context_length=1000
+    )
     real = BatchEngine(
         runner_factory=lambda: BatchRunner(
             load_weights=lambda: poisoned(load_weights(source), poison),

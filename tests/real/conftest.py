@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from domain.model.registry import ModelEntry
 from tests.support.clients.npm import missing
 from tests.support.models.blas import use_reference
 from tests.support.models.real_answers import MODEL, KeptAnswers, kept_answers
 from tests.support.models.real_packages import Unavailable
 from tests.support.models.real_weights import prepare
-from worker.engine.mlx.model.loader import LoadedWeights, ModelSource, load_weights
+from worker.engine.mlx.model.loader import LoadedWeights, load_weights
 
 
 @pytest.fixture(autouse=True, scope="package")
@@ -37,7 +38,7 @@ def real_model() -> Callable[[str], Path]:
 
 @pytest.fixture(scope="package")
 def smollm2(real_model: Callable[[str], Path]) -> LoadedWeights:
-    return load_weights(ModelSource(id=str(real_model(MODEL))))
+    return load_weights(ModelEntry(name="tiny", source=str(real_model(MODEL))))
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ import pytest
 
 from domain.kv.hashing import BlockHash, block_hash
 from domain.kv.spec import ModelCacheSpec
+from domain.model.registry import ModelEntry
 from ops.blockstore.blocks import NewBlock, StoredBlock
 from ops.blockstore.disk import Disk
 from ops.blockstore.store import BlockStore
@@ -25,7 +26,7 @@ from worker.engine.mlx.kv.codec import decoded, to_raw
 from worker.engine.mlx.kv.context_caches import ContextCaches
 from worker.engine.mlx.kv.probe import packed_spec, probe_spec
 from worker.engine.mlx.kv.window_cache import make_row_caches
-from worker.engine.mlx.model.loader import LoadedWeights, ModelSource, load_weights
+from worker.engine.mlx.model.loader import LoadedWeights, load_weights
 
 BLOCK = 256
 MODULES = ("argparse", "asyncio", "collections", "decimal", "email", "http.client", "json")
@@ -93,7 +94,7 @@ def test_perplexity_of_a_network_with_windows_is_nearly_that_of_exact_keys(
 ) -> None:
     directory = real_model("gemma3-270m")
     tokens = mlx_lm.utils.load_tokenizer(directory).encode(_text(4 * GEMMA_TOKENS))[:GEMMA_TOKENS]
-    network, found = load_weights(ModelSource(id=str(directory))).network, []
+    network, found = load_weights(ModelEntry(name="tiny", source=str(directory))).network, []
     exact = probe_spec(network)
     for spec in (exact, packed_spec(network, exact)):
         caches = _empty(network, spec)

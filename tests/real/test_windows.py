@@ -8,13 +8,14 @@ from pathlib import Path
 import mlx_lm
 import pytest
 
+from domain.model.registry import ModelEntry
 from tests.support.models.real_engine import (
     differences,
     prompt_texts,
     real_engine,
     reference,
 )
-from worker.engine.mlx.model.loader import ModelSource, load_weights
+from worker.engine.mlx.model.loader import load_weights
 
 TOKENS = 16
 WINDOW_TOKENS = 512
@@ -31,7 +32,7 @@ def test_answers_alone_together_and_after_reuse_equal_those_of_mlx_lm(
     tokenizer = mlx_lm.utils.load_tokenizer(directory)
     prompts = [tuple(tokenizer.encode(text)) for text in TEXTS]
     assert len(prompts[-1]) > WINDOW_TOKENS
-    weights = load_weights(ModelSource(id=str(directory)))
+    weights = load_weights(ModelEntry(name="tiny", source=str(directory)))
     expected = [reference(weights, prompt, TOKENS) for prompt in prompts]
     with real_engine(weights) as engine:
         alone = engine.alone(prompts, TOKENS)

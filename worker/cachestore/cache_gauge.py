@@ -103,13 +103,13 @@ class CacheGauge:
         )
         if self.tier is None:
             return figures
-        disk = self.tier.figures()
+        disk = self.tier.stats()
         return replace(
             figures,
-            disk=disk.state.value,
-            disk_blocks=disk.store.blocks,
-            disk_used_bytes=disk.store.size_bytes,
-            disk_budget_bytes=disk.store.budget_bytes,
+            disk=self.tier.state().value,
+            disk_blocks=disk.blocks,
+            disk_used_bytes=disk.size_bytes,
+            disk_budget_bytes=disk.budget_bytes,
         )
 
     def read_drafts(self) -> DraftFigures | None:

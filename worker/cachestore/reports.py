@@ -101,11 +101,6 @@ ContextReport: TypeAlias = ContextStarted | ContextSaved
 OnContext: TypeAlias = Callable[[ContextReport], None]
 
 
-def ignore(report: ContextReport) -> None:
-    """Drop the report."""
-    del report
-
-
 #: Fewer tokens are no miss: chat templates often render the end of a turn differently in the next.
 MISSED_TOKENS_MIN = 16
 

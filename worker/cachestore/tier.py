@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 
 import structlog
@@ -54,22 +53,6 @@ class TierState(StrEnum):
     SCANNING = "scanning"
     ON = "on"
     PAUSED = "paused"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TierFigures:
-    """State and counters of the disk tier.
-
-    Attributes:
-        state: Whether blocks are written at the moment.
-        queued: Blocks that wait to be written.
-        dropped: Blocks that were accepted and not stored: the disk failed or the store was full.
-    """
-
-    state: TierState
-    store: StoreStats
-    queued: int
-    dropped: int
 
 
 class DiskTier:
@@ -144,18 +127,20 @@ class DiskTier:
             return []
         return self._store.children(parent, fingerprint, limit=CANDIDATES_MAX)
 
-    def figures(self) -> TierFigures:
-        """Return the state and the counters."""
-        writer = self._writer.stats()
-        state = TierState.ON if self._scanned.is_set() else TierState.SCANNING
-        if writer.paused or self._paused_since_s is not None:
-            state = TierState.PAUSED
-        return TierFigures(
-            state=state,
-            store=self._store.stats(),
-            queued=writer.queued,
-            dropped=writer.dropped,
-        )
+    def state(self) -> TierState:
+        """Return whether blocks are written at the moment."""
+        if self._writer.stats().paused or self._paused_since_s is not None:
+            return TierState.PAUSED
+        return TierState.ON if self._scanned.is_set() else TierState.SCANNING
+
+    @property
+    def queued(self) -> int:
+        """How many blocks wait to be written or are being written."""
+        return self._writer.stats().queued
+
+    def stats(self) -> StoreStats:
+        """Return the counters of the store."""
+        return self._store.stats()
 
     def counted(self) -> Figures:
         """Return what the tier has done so far and what waits, by metric family."""
@@ -187,10 +172,6 @@ class DiskTier:
     def read_continuation(self, wanted: Continuation) -> BlockRead | None:
         """Read the block that covers most of a continuation; see ``ReadAhead``."""
         return self._read_ahead.read_continuation(wanted)
-
-    def read_bytes(self) -> int:
-        """Return the bytes in memory that are being read, or are read and not copied yet."""
-        return self._read_ahead.held_bytes()
 
     # --- writes and deletions --------------------------------------------------------------
 

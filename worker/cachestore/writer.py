@@ -90,7 +90,6 @@ class WriterStats:
     """
 
     queued: int
-    queued_bytes: int
     dropped: int
     paused: bool
 
@@ -271,7 +270,6 @@ class WriteBehind:
         with self._changed:
             return WriterStats(
                 queued=len(self._writes),
-                queued_bytes=self._queued_bytes,
                 dropped=self._dropped,
                 paused=self._pause is not None,
             )

@@ -35,7 +35,7 @@ from domain.values import ModelCard, Owner, PromptEncoding, StopReason, WaitingJ
 from ops.observe.counter_file import Figures
 from worker.engine.batch_steps import BatchSteps, failed_by, stopped_by
 from worker.engine.emitter import Emitter
-from worker.engine.ports import LoadedModel, ModelRunner, is_device_error
+from worker.engine.ports import LoadedModel, ModelRunner, SideWork, is_device_error
 from worker.engine.preparation import admission_of, prepare
 from worker.engine.scheduling.step_watch import StepKind, StepSize, StepWatch
 from worker.engine.sequence import Handle, Sequence, SequenceTimes
@@ -50,6 +50,10 @@ LAST_ITEMS_S = 5.0
 LAST_STEP_S = 90.0
 #: Seconds between two looks at deferred work while nothing runs.
 BACKGROUND_S = 0.002
+#: Part of the longest pause of a stream that a slice of side work may take.
+GAP_SHARE = 0.25
+#: Length of a slice where streams may pause for any time, and while none runs, in seconds.
+IDLE_SLICE_S = 0.05
 
 
 #: A generation to run, or what the engine thread is to do with the runner.
@@ -73,6 +77,10 @@ class BatchEngine:
             generation are published at once.
         on_device_failure: Called on the engine thread before it dies of an error of the device;
             its memory cannot be trusted, so the process has to end.
+
+    Attributes:
+        beside: Gets a slice before each step, while the tokens of the step before are on their way
+            to their readers. Set before the start.
     """
 
     def __init__(
@@ -92,6 +100,8 @@ class BatchEngine:
         self._on_device_failure = on_device_failure
         self._clock = clock
         self._watch = watch or StepWatch()
+        self.beside = SideWork()
+        self._slice_s = IDLE_SLICE_S
         self._inbox: SimpleQueue[_Message] = SimpleQueue()
         self._emitter = Emitter(
             sink,
@@ -103,7 +113,6 @@ class BatchEngine:
         )
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._loaded = threading.Event()
-        self._runner: ModelRunner | None = None
         self._model: LoadedModel | None = None
         self._fatal_error: BaseException | None = None
         self._live_lock = threading.Lock()
@@ -192,8 +201,7 @@ class BatchEngine:
         """
         self._fatal_error = EngineLost(why)
         failure = stopped_by(self._fatal_error)
-        if self._runner is not None:
-            self._runner.abandon(failure)
+        self.beside.abandon(failure)
         with self._live_lock:
             self._accepting = False
             live = set(self._live)
@@ -255,18 +263,18 @@ class BatchEngine:
     def _run(self) -> None:
         failure = _STOPPED
         try:
-            runner = self._runner = self._runner_factory()
+            runner = self._runner_factory()
             self._model = runner.load()
             self._loaded.set()
             try:
                 self._serve(self._model, runner)
             except BaseException as error:
                 if is_device_error(error):
-                    runner.abandon(stopped_by(error))
+                    self.beside.abandon(stopped_by(error))
                 else:
-                    runner.close()
+                    self._close(runner)
                 raise
-            runner.close()
+            self._close(runner)
         except BaseException as error:  # noqa: BLE001 - the thread reports any defect, then ends
             self._fatal_error = error
             failure = stopped_by(error)
@@ -276,6 +284,10 @@ class BatchEngine:
                     self._on_device_failure()
         self._end_all(failure)
         self._loaded.set()
+
+    def _close(self, runner: ModelRunner) -> None:
+        self.beside.close()
+        runner.close()
 
     def _serve(self, model: LoadedModel, runner: ModelRunner) -> None:
         steps = BatchSteps(model, runner, self._scheduler, self._emitter, self._clock)
@@ -289,6 +301,7 @@ class BatchEngine:
             if self._scheduler.running:
                 self._emitter.wait_for_room()
                 with self._watch.step(self._scheduler.step_size()):
+                    self.beside.run_slice(self._slice_s)
                     steps.run()
 
     def _receive(self, runner: ModelRunner) -> None:
@@ -296,7 +309,9 @@ class BatchEngine:
         wait_s = self._scheduler.wait_s(self._clock.monotonic())
         if wait_s != 0:
             with self._watch.step(_SAVE):
-                wait_s = BACKGROUND_S if runner.background() else wait_s
+                is_left = runner.background()
+                is_left = self.beside.run_slice(IDLE_SLICE_S) or is_left
+                wait_s = BACKGROUND_S if is_left else wait_s
         while wait_s != 0 or not self._inbox.empty():
             try:
                 message = self._inbox.get(block=wait_s != 0, timeout=wait_s)
@@ -314,7 +329,9 @@ class BatchEngine:
 
     def _tune(self, values: EngineValues, runner: ModelRunner) -> None:
         self._scheduler.tune(values)
-        runner.set_gap(values.gap_max_ms / 1000)
+        gap_max_s = values.gap_max_ms / 1000
+        self._slice_s = GAP_SHARE * gap_max_s or IDLE_SLICE_S
+        runner.set_gap(gap_max_s)
 
     def _stop(self, _: ModelRunner) -> None:
         self._stopped = True

@@ -343,14 +343,29 @@ class ModelRunner(Protocol):
         """Drop all sequences and start with an empty batch."""
         ...
 
-    def abandon(self, failure: Failed, /) -> None:
-        """End the work besides the sequences, with ``failure`` where it has begun.
-
-        Nothing is computed or freed, because the device may have failed or a step may be stuck. Any
-        thread may call it, also during another call.
-        """
-        ...
-
     def close(self) -> None:
         """Free the memory of the model."""
         ...
+
+
+class SideWork:
+    """Work that the engine thread does between the steps of the batch; this one has none."""
+
+    def run_slice(self, seconds: float) -> bool:
+        """Compute for about ``seconds``, if there is work; return whether some is left.
+
+        Raises:
+            Exception: The device failed; what fails otherwise ends its request alone.
+        """
+        del seconds
+        return False
+
+    def abandon(self, failure: Failed) -> None:
+        """End all requests, with ``failure`` where they have begun.
+
+        Nothing is computed or freed, because the device may have failed or a step may be stuck. Any
+        thread may call it, also during a slice.
+        """
+
+    def close(self) -> None:
+        """End all requests; the next worker computes them."""

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from domain.model.registry import ModelEntry
 from domain.values import Sampling
 from ops.clock import SystemClock
 from tests.support.clients.service_log import ended
@@ -19,7 +20,7 @@ from tests.support.models.tiny_models import make_tiny_llama
 from tests.support.polling import scaled, wait_until
 from tests.support.processes.service import Service
 from worker.engine.engine import BatchEngine
-from worker.engine.mlx.model.loader import ModelSource, load_weights
+from worker.engine.mlx.model.loader import load_weights
 from worker.engine.mlx.runner import BatchRunner
 
 FOX = " and the quick brown fox jumps over the lazy dog" * 30
@@ -40,7 +41,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def uninterrupted(model_dir: Path, kv_bits: int) -> dict[str, str]:
     """Return what a cold engine says that never heard of blocks."""
-    source = ModelSource(id=str(model_dir), kv_bits=kv_bits)
+    source = ModelEntry(name="tiny", source=str(model_dir), kv_bits=kv_bits)
     engine = BatchEngine(
         runner_factory=lambda: BatchRunner(
             load_weights=lambda: load_weights(source), prefill_step_tokens=256

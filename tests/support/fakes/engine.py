@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from domain.chat.items import Failed
 from domain.chat.request import ChatRequest
 from domain.errors import InvalidRequest
 from domain.job.ports import ItemSink
@@ -79,7 +78,6 @@ class ScriptedRunner:
         self.poison: frozenset[int] | set[int] = frozenset()
         self.load_error: Exception | None = None
         self.stepped = threading.Event()
-        self.abandoned: Failed | None = None
         self.closed = False
         self.gap_max_s: float | None = None
         self.admissions: list[Admission] = []
@@ -195,9 +193,6 @@ class ScriptedRunner:
 
     def reset(self) -> None:
         self._rows.clear()
-
-    def abandon(self, failure: Failed, /) -> None:
-        self.abandoned = failure
 
     def close(self) -> None:
         self.closed = True

@@ -34,7 +34,6 @@ from tests.support.models.tiny_architectures import (
 )
 from worker.engine.mlx.memory.at_load import probed_spec
 from worker.engine.mlx.model.abilities import abilities_of
-from worker.engine.mlx.rows.ragged_cache import install_ragged_attention
 from worker.engine.mlx.rows.ragged_states import find_row_support
 
 PAGE: Final = Path(__file__).parents[3] / "docs" / "families.md"
@@ -484,8 +483,7 @@ def abilities_in(family: str, *, computes: bool = True) -> ModelAbilities:
     """
     network = network_of(family)
     computes = computes and family not in SHAPES_ONLY
-    rows = install_ragged_attention(network, computes=computes)
-    support = find_row_support(network, rows, computes=computes)
+    support = find_row_support(network, computes=computes)
     return abilities_of(network, support, *probed_spec(network))
 
 

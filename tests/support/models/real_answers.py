@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from domain.model.registry import ModelEntry
 from tests.support.models.real_engine import Reference, prompt_texts, reference, rendered
 from tests.support.models.real_packages import Mismatch, Unavailable
 from tests.support.models.real_weights import origin_of, prepare
 from worker.engine.mlx.cpu import computes_on_cpu
-from worker.engine.mlx.model.loader import LoadedWeights, ModelSource, load_weights
+from worker.engine.mlx.model.loader import LoadedWeights, load_weights
 
 FIXTURE: Final = Path(__file__).parents[2] / "fixtures" / "real" / "smollm2.json"
 MODEL: Final = "smollm2-float32"
@@ -106,7 +107,7 @@ def main() -> int:
             "tokens": one.answer.tokens,
             "margins": [round(margin, 4) for margin in one.answer.margins],
         }
-        for one in computed(load_weights(ModelSource(id=str(directory))))
+        for one in computed(load_weights(ModelEntry(name="tiny", source=str(directory))))
     ]
     FIXTURE.parent.mkdir(exist_ok=True)
     lines = ",\n".join(json.dumps(one, ensure_ascii=False) for one in answers)

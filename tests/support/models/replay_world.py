@@ -29,7 +29,7 @@ from tests.support.builders.log_files import new_log, raw_connection
 from tests.support.builders.new_jobs import new_job
 from tests.support.fakes.broker import FakeBroker
 from worker.engine.engine import BatchEngine
-from worker.engine.mlx.model.loader import ModelSource, load_weights
+from worker.engine.mlx.model.loader import load_weights
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.mlx.solo import ModelHandles
 from worker.replay import Replayer
@@ -47,7 +47,7 @@ class ReplayWorld:
         self.ids = RandomIds()
         self.log = open_log(self.url, clock=SystemClock())
         self.broker = FakeBroker()
-        source = ModelSource(id=model)
+        source = ModelEntry(name=Path(model).name, source=model)
         self.engine = BatchEngine(
             runner_factory=lambda: BatchRunner(
                 load_weights=lambda: load_weights(
@@ -187,7 +187,8 @@ class ReplayWorld:
                 log=log,
                 # Not closed: it would end the streams of the thread of all tests.
                 models=ModelHandles(
-                    ModelSource(id=model or configured or self.model),
+                    ModelEntry(name="tiny", source=model or configured or self.model),
+                    None,
                     ModelRegistry(registered),
                     LoggedAnswers(log=log, payloads=log),
                     only=model is not None,

@@ -14,7 +14,7 @@ from domain.kv.pool import BlockPool
 from domain.values import ModelCard, Sampling
 from tests.support.models.tiny_architectures import VOCABULARY, Architecture
 from tests.support.polling import wait_until
-from worker.cachestore.reports import OnContext, ignore
+from worker.cachestore.reports import OnContext
 from worker.cachestore.tier import DiskTier
 from worker.engine.grammar.ports import Unlimited
 from worker.engine.mlx.drafting.pass_times import PassTimes
@@ -23,7 +23,7 @@ from worker.engine.mlx.kv.context_caches import ContextStore
 from worker.engine.mlx.memory.at_load import DeviceBudget
 from worker.engine.mlx.model.loader import LoadedWeights
 from worker.engine.mlx.prefix_cache import PrefixCache
-from worker.engine.mlx.rows.ragged_cache import RaggedRows, install_ragged_attention
+from worker.engine.mlx.rows.ragged_states import RowSupport, find_row_support
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.output.detokenizer import ByteDetokenizer
 from worker.engine.ports import Admission, Finish, LoadedModel, RenderedPrompt, TokenLikelihood
@@ -99,18 +99,18 @@ class Bench:
         ends: frozenset[int] = frozenset(),
         network: Any = None,
         tier: DiskTier | None = None,
-        on_context: OnContext = ignore,
+        on_context: OnContext = lambda _: None,
         reuse: bool = True,
         draft: DrafterSource | None = None,
         kv_bits: int | None = None,
     ) -> None:
-        ragged = None
+        support = None
         self.network = network
         if network is None:
-            self.network, ragged = _network(architecture)
+            self.network, support = _network(architecture)
         bits = architecture.kv_bits if kv_bits is None else kv_bits
         self.runner = BatchRunner(
-            load_weights=lambda: LoadedWeights(self.network, ends, _model(), ragged, kv_bits=bits),
+            load_weights=lambda: LoadedWeights(self.network, ends, _model(), support, kv_bits=bits),
             prefill_step_tokens=step_tokens,
             kv_budget_bytes=budget_bytes,
             reuse=reuse,
@@ -296,10 +296,10 @@ def shed(pool: BlockPool, over_bytes: int) -> None:
 
 
 @cache
-def _network(architecture: Architecture) -> tuple[Any, RaggedRows]:
-    """Return a network and how it computes ragged rows, which the worker checks once for each."""
+def _network(architecture: Architecture) -> tuple[Any, RowSupport]:
+    """Return a network and how it computes several rows, which the worker checks once for each."""
     network = architecture.make(mx.float32)
-    return network, install_ragged_attention(network)
+    return network, find_row_support(network)
 
 
 def _model() -> LoadedModel:

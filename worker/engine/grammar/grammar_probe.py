@@ -97,12 +97,6 @@ class GrammarProbe:
             return TrialVerdict(refusal=_TOO_LARGE, size_bytes=GRAMMAR_BYTES_MAX)
         return TrialVerdict(**json.loads(replies[-1]))
 
-    def close(self) -> None:
-        """End the process."""
-        with self._lock:
-            self._end()
-            self._control = None
-
     def _begun(self) -> Connection:
         """Return the connection to a new fork; one that ended for idleness is started again."""
         ours, theirs = socket.socketpair()

@@ -199,10 +199,6 @@ class GuidanceGrammars:
                     total -= self._compiled.popitem(last=False)[1].size_bytes
             return made
 
-    def close(self) -> None:
-        """End the process that compiles grammars first."""
-        self._probe.close()
-
     def _recent(self, kept: OrderedDict[Digest, T], name: Digest) -> T | None:
         """Return what is kept under a name, which counts as used."""
         with self._lock:

@@ -21,7 +21,7 @@ from domain.kv.hashing import LAYOUT_VERSION, BlockHash, pack_ids
 from domain.kv.owned_tokens import cache_ids, context_of
 from domain.kv.spec import ModelCacheSpec
 from domain.values import WaitingFor
-from worker.cachestore.reports import ContextSaved, ContextStarted, Manifest, OnContext, ignore
+from worker.cachestore.reports import ContextSaved, ContextStarted, Manifest, OnContext
 from worker.cachestore.tier import DiskTier
 from worker.cachestore.writer import WriteState
 from worker.engine.mlx.fingerprint import block_fingerprint, computation_of
@@ -72,8 +72,8 @@ class PrefixCache:
         budget_bytes: int,
         spec: ModelCacheSpec,
         *,
+        on_context: OnContext,
         tier: DiskTier | None = None,
-        on_context: OnContext = ignore,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._spec = spec

@@ -13,12 +13,11 @@ import mlx.core as mx
 import structlog
 
 from domain.chat.images import IMAGE_ID_MIN
-from domain.chat.items import Failed
 from domain.kv.contexts import MemoryStats
 from domain.kv.owned_tokens import cache_ids
 from domain.kv.spec import BLOCK_TOKENS, ModelCacheSpec
 from domain.values import DraftFigures, WaitingFor
-from worker.cachestore.reports import OnContext, ignore
+from worker.cachestore.reports import OnContext
 from worker.cachestore.tier import DiskTier
 from worker.engine.mlx import admission as rows
 from worker.engine.mlx.admission import AdmissionControl, RowMemory
@@ -32,7 +31,7 @@ from worker.engine.mlx.model.abilities import abilities_of, report_abilities
 from worker.engine.mlx.model.loader import LoadedWeights
 from worker.engine.mlx.prefix_cache import PrefixCache
 from worker.engine.mlx.rows.output_head import OutputHead, find_output_head
-from worker.engine.mlx.rows.ragged_cache import RaggedKind, install_ragged_attention
+from worker.engine.mlx.rows.ragged_cache import RaggedKind
 from worker.engine.mlx.rows.ragged_states import RowSupport, find_row_support
 from worker.engine.mlx.rows.running_sequences import (
     PrefillProgress,
@@ -89,13 +88,12 @@ class BatchRunner:
         reuse: bool = True,
         block_tokens: int = BLOCK_TOKENS,
         tier: DiskTier | None = None,
-        on_context: OnContext = ignore,
+        on_context: OnContext = lambda _: None,
     ) -> None:
         self._load_weights = load_weights
         self._prefill_step_tokens = piece_tokens(prefill_step_tokens)
         self._gap_max_s = gap_max_ms / 1000
         self._budget = kv_budget_bytes
-        self._kv_budget_bytes: int | None = None
         self._loaded: LoadedMemory | None = None
         self._caches_prefixes = reuse
         self._block_tokens = block_tokens
@@ -141,10 +139,8 @@ class BatchRunner:
         self._weights = self._load_weights()
         model, network = self._weights.model, self._weights.network
         # Once for each model: the check computes several forward passes.
-        checked = self._weights.ragged
-        ragged = install_ragged_attention(network) if checked is None else checked
-        self._head = find_output_head(network) if ragged else None
-        self.support = find_row_support(network, ragged)
+        self.support = self._weights.support or find_row_support(network)
+        self._head = find_output_head(network) if self.support.kind else None
         if self.load_draft is not None and self.speculates:
             self._draft = self.load_draft(network, self.support.draft_refusal)
         self._loaded = memory = memory_at_load(
@@ -158,7 +154,6 @@ class BatchRunner:
             kv_bits=self._weights.kv_bits,
         )
         self._spec = memory.spec
-        self._kv_budget_bytes = memory.kv_bytes
         if self._caches_prefixes and memory.spec is not None and memory.kv_bytes is not None:
             self.prefix_cache = PrefixCache(
                 network,
@@ -192,7 +187,7 @@ class BatchRunner:
         if self._draft is None:
             return 0
         rows = self._budget.batch if isinstance(self._budget, DeviceBudget) else 0
-        return self._draft.weights_bytes + rows * self._draft.row_bytes
+        return self._draft.memory.bytes_of(rows)
 
     def must_wait(self, admission: Admission) -> WaitingFor | None:
         """Return what will soon provide blocks of the prompt: another sequence."""
@@ -298,9 +293,6 @@ class BatchRunner:
         self._sequences.images = self._weights.images
         self._pace = self._new_pace()
         mx.clear_cache()
-
-    def abandon(self, _: Failed, /) -> None:
-        """Do nothing: all work belongs to sequences."""
 
     def close(self) -> None:
         """Save the contexts that are not on the disk yet, and free the model's memory."""

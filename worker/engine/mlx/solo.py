@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -13,12 +14,17 @@ import mlx.core as mx
 from domain.audit.replay import Refusal, ReplayRefused
 from domain.chat.ports import RecordedAnswers
 from domain.errors import EngineFailure
-from domain.model.registry import ModelRegistry
+from domain.model.registry import ModelEntry, ModelRegistry
 from domain.values import Sampling
 from worker.engine.grammar.ports import Constraint
 from worker.engine.mlx.kv.probe import checked_spec, probe_spec
 from worker.engine.mlx.kv.window_cache import make_row_caches
-from worker.engine.mlx.model.loader import LoadedWeights, ModelSource, find_model, load_weights
+from worker.engine.mlx.model.loader import (
+    LoadedWeights,
+    find_model,
+    fingerprint_of,
+    load_weights,
+)
 from worker.engine.mlx.rows.ragged_states import RowSupport
 from worker.engine.mlx.rows.running_sequences import JoinRequest, RunningSequences
 from worker.engine.mlx.sampling.logprobs import logprobs_of
@@ -139,11 +145,13 @@ class ModelHandles:
 
     Attributes:
         source: The configured model, which is tried first.
+        digests: As for ``fingerprint_of``.
         registry: The registered models, of which an answer may have the name.
         only: Whether only the configured model may be used.
     """
 
-    source: ModelSource
+    source: ModelEntry
+    digests: Path | None
     registry: ModelRegistry
     answers: RecordedAnswers
     only: bool = False
@@ -172,10 +180,10 @@ class ModelHandles:
         """
         source = self.source
         try:
-            here = source.fingerprint(find_model(source.id, source.revision))
+            here = self._fingerprint_of(source)
             if here not in self._loaded:
                 self._loaded.clear()
-                self._loaded[here] = load_weights(source, self.answers)
+                self._loaded[here] = load_weights(source, self.answers, digests=self.digests)
         except ModelLoadError as error:
             raise ReplayRefused(Refusal.MODEL_DIFFERS, error.message) from error
         return self._loaded[here]
@@ -191,27 +199,23 @@ class ModelHandles:
         seen: list[str] = []
         for source in dict.fromkeys((self.source, self.source if self.only else self._of(model))):
             try:
-                here = source.fingerprint(find_model(source.id, source.revision))
+                here = self._fingerprint_of(source)
                 if here == wanted:
-                    return load_weights(source, self.answers)
+                    return load_weights(source, self.answers, digests=self.digests)
             except ModelLoadError as error:
                 seen.append(error.message)
             else:
-                seen.append(f"{source.id} computes with {here[:_FINGERPRINT_CHARS]}…")
+                seen.append(f"{source.source} computes with {here[:_FINGERPRINT_CHARS]}…")
         msg = (
             f"the answer is {model}'s when it computed with {wanted[:_FINGERPRINT_CHARS]}…"
             f" (weights, their type, tokenizer, template, configuration); now {'; '.join(seen)}"
         )
         raise ReplayRefused(Refusal.MODEL_DIFFERS, msg)
 
-    def _of(self, model: str) -> ModelSource:
-        entry = self.registry.get(model)
-        if entry is None:
-            return replace(self.source, id=model, revision=None, adapter=None)
-        return replace(
-            self.source,
-            id=entry.source,
-            revision=entry.revision,
-            adapter=entry.adapter,
-            kv_bits=entry.kv_bits,
-        )
+    def _of(self, model: str) -> ModelEntry:
+        known = self.registry.get(model)
+        return known or replace(self.source, source=model, revision=None, adapter=None)
+
+    def _fingerprint_of(self, model: ModelEntry) -> str:
+        model_dir = find_model(model.source, model.revision)
+        return fingerprint_of(model, model_dir, self.digests)

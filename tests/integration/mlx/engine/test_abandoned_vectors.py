@@ -22,7 +22,7 @@ from tests.support.models.tiny_embedder import make_tiny_embedder
 from tests.support.polling import scaled
 from worker.engine.engine import BatchEngine
 from worker.engine.mlx.embedding.engine import EmbeddingEngine
-from worker.engine.mlx.embedding.lane import EmbeddingLane, SharedRunner
+from worker.engine.mlx.embedding.lane import EmbeddingLane
 from worker.engine.mlx.memory.device import EmbeddingAccount, ProcessDevice
 
 pytestmark = pytest.mark.mlx
@@ -40,11 +40,12 @@ class _Shared:
         self.vectors = EmbeddingEngine(entry, self.lane, None)
         self.batch = ScriptedRunner({"long": "abcdefgh" * 20})
         self.engine = BatchEngine(
-            runner_factory=lambda: SharedRunner(self.batch, self.lane, gap_max_s=0.1),
+            runner_factory=lambda: self.batch,
             sink=CollectingSink(),
             clock=SystemClock(),
             max_batch_size=4,
         )
+        self.engine.beside = self.lane
         self.lane.wake = self.engine.wake
 
     def embed(self) -> GenerationHandle:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from domain.model.registry import ModelEntry
 from domain.values import Priority, WaitingFor
 from ops.clock import SystemClock
 from tests.support.models.engine_probe import CollectingSink, ask, finished, submit
@@ -16,7 +17,7 @@ from tests.support.models.runner_probe import BLOCK, Bench
 from tests.support.models.tiny_architectures import LLAMA
 from tests.support.models.tiny_models import make_tiny_llama
 from worker.engine.engine import BatchEngine
-from worker.engine.mlx.model.loader import ModelSource, load_weights
+from worker.engine.mlx.model.loader import load_weights
 from worker.engine.mlx.runner import BatchRunner
 
 #: Two layers of two heads of 16, keys and values of 4 bytes.
@@ -28,7 +29,7 @@ Start = Callable[..., BatchEngine]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    source = ModelSource(id=str(make_tiny_llama(tmp_path / "tiny")))
+    source = ModelEntry(name="tiny", source=str(make_tiny_llama(tmp_path / "tiny")))
     started: list[BatchEngine] = []
 
     def start(sink: CollectingSink, *, budget_tokens: int = 1 << 16) -> BatchEngine:

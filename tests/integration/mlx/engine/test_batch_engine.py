@@ -10,13 +10,14 @@ import pytest
 
 from domain.chat.request import ChatRequest, Message, ToolCall
 from domain.errors import InvalidRequest
+from domain.model.registry import ModelEntry
 from domain.values import Sampling, SamplingWish, StopReason
 from ops.clock import SystemClock
 from tests.support.models.engine_probe import CollectingSink, ask, finished, submit
 from tests.support.models.samplings import FILTERED, GREEDY, PENALISED, SAMPLED
 from tests.support.models.tiny_models import TEMPLATE, make_tiny_llama
 from worker.engine.engine import BatchEngine
-from worker.engine.mlx.model.loader import ModelSource, find_model, load_weights
+from worker.engine.mlx.model.loader import find_model, load_weights
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.ports import ModelLoadError
 
@@ -31,7 +32,7 @@ STRANGERS = (
 def start(
     model_dir: Path, sink: CollectingSink, *, batch: int = 8, budget_bytes: int | None = None
 ) -> BatchEngine:
-    source = ModelSource(id=str(model_dir))
+    source = ModelEntry(name="tiny", source=str(model_dir))
     engine = BatchEngine(
         runner_factory=lambda: BatchRunner(
             load_weights=lambda: load_weights(source),
@@ -278,10 +279,8 @@ class TestLoading:
     def test_the_fingerprint_follows_content_and_not_place(self, tmp_path: Path) -> None:
         first, copy, other = (
             load_weights(
-                ModelSource(
-                    id=str(make_tiny_llama(tmp_path / name, seed=seed)),
-                    digest_cache=tmp_path / "digests.json",
-                )
+                ModelEntry(name="tiny", source=str(make_tiny_llama(tmp_path / name, seed=seed))),
+                digests=tmp_path / "digests.json",
             ).model.card.fingerprint
             for name, seed in (("one", 7), ("copy", 7), ("other", 8))
         )

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from domain.chat.generation import Outcome
 from domain.chat.request import ChatRequest, Message, ToolChoice
 from domain.errors import InvalidRequest
+from domain.model.registry import ModelEntry
 from domain.values import Sampling, SamplingWish, StopReason
 from ops.clock import SystemClock
 from tests.support.models.engine_probe import CollectingSink, ask, finished, submit
@@ -26,7 +27,7 @@ from tests.support.models.tiny_heads import make_tiny_qwen
 from tests.support.models.tiny_models import TEMPLATE, make_tiny_llama
 from worker.engine.engine import BatchEngine
 from worker.engine.mlx.model.draft_head import draft_loader
-from worker.engine.mlx.model.loader import ModelSource, load_weights
+from worker.engine.mlx.model.loader import load_weights
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.ports import LoadedModel, StepResult
 
@@ -66,7 +67,7 @@ def start(
     budget_bytes: int | None = None,
     runner: Callable[..., BatchRunner] = BatchRunner,
 ) -> BatchEngine:
-    source = ModelSource(id=str(model_dir))
+    source = ModelEntry(name="tiny", source=str(model_dir))
 
     def make() -> BatchRunner:
         made = runner(
@@ -75,7 +76,7 @@ def start(
             kv_budget_bytes=budget_bytes,
             block_tokens=_BLOCK,
         )
-        made.load_draft = draft_loader(None, source)
+        made.load_draft = draft_loader(source)
         return made
 
     engine = BatchEngine(

@@ -7,7 +7,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import mlx.core as mx
 import pytest
@@ -15,7 +15,7 @@ import structlog
 from mlx_lm.models.cache import KVCache
 
 from domain.kv.plan import DeviceMemory
-from domain.model.registry import DRAFT_HEAD, NO_DRAFTER
+from domain.model.registry import DRAFT_HEAD, NO_DRAFTER, ModelEntry
 from domain.values import Ability, Sampling
 from tests.support.models.disk_bench import DiskBench
 from tests.support.models.kv_sequences import random_tokens
@@ -32,21 +32,27 @@ from tests.support.models.tiny_heads import (
     write_shards,
 )
 from worker.engine.mlx.drafting import speculation as module
+from worker.engine.mlx.drafting.speculation import DrafterSource
+from worker.engine.mlx.memory.at_load import parameter_bytes
 from worker.engine.mlx.memory.device import ProcessDevice
 from worker.engine.mlx.model import draft_head as head_module
 from worker.engine.mlx.model.draft_head import (
-    DraftHead,
     HeadDrafter,
+    MtpHead,
     draft_head,
     draft_loader,
     load_head,
     read_head,
     text_model,
+    warmed,
 )
-from worker.engine.mlx.model.loader import ModelSource, load_weights
+from worker.engine.mlx.model.loader import load_weights
 from worker.engine.mlx.rows.ragged_cache import install_ragged_attention
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.ports import Admission
+
+#: A network, and its head.
+Draft: TypeAlias = tuple[Any, MtpHead]
 
 TOKENS = 40
 SAMPLED = Sampling(temperature=0.3, top_p=0.9, seed=5)
@@ -67,13 +73,13 @@ def states_of(network: Any, tokens: Sequence[int]) -> mx.array:
     return states[0]
 
 
-def expected(draft: DraftHead, tokens: Sequence[int], start: int, count: int) -> list[int]:
+def expected(draft: Draft, tokens: Sequence[int], start: int, count: int) -> list[int]:
     """Return what the head drafts after some tokens, of which it sees those from a place on.
 
     All pairs of a state and the next token are computed at once, by the formula of vLLM.
     """
-    text, head = text_model(draft.network), draft.head
-    state = states_of(draft.network, tokens[:-1])[start:]
+    network, head = draft
+    text, state = text_model(network), states_of(network, tokens[:-1])[start:]
     after, caches, drafted = list(tokens[start + 1 :]), [KVCache()], []
     for _ in range(count):
         embedded = text.model.embed_tokens(mx.array(after))
@@ -90,8 +96,8 @@ def expected(draft: DraftHead, tokens: Sequence[int], start: int, count: int) ->
 def test_each_draft_is_what_the_head_computes(architecture: Architecture) -> None:
     network = architecture.make(mx.float32)
     install_ragged_attention(network)
-    draft = draft_head(network, random_head(network))
-    drafter = HeadDrafter(draft)
+    draft = network, draft_head(network, random_head(network))
+    drafter = HeadDrafter(*draft)
     rows = [Row(uid, random_tokens(length, uid)) for uid, length in enumerate((1, 40, 9))]
     starts = [len(row.tokens) - 1 for row in rows]
     for row in rows:
@@ -119,8 +125,8 @@ def test_states_beyond_the_limit_are_left_out(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(head_module, "STATES_MAX", 6)
     network = QWEN3_5.make(mx.float32)
     install_ragged_attention(network)
-    draft = draft_head(network, random_head(network))
-    drafter, row = HeadDrafter(draft), Row(1, random_tokens(20, 1))
+    draft = network, draft_head(network, random_head(network))
+    drafter, row = HeadDrafter(*draft), Row(1, random_tokens(20, 1))
     states = states_of(network, row.tokens)
     for at in range(20):
         seen = Row(1, row.tokens[: at + 1])
@@ -137,7 +143,7 @@ def test_states_of_other_rows_are_held_within_the_memory_that_is_counted(
     monkeypatch.setattr(head_module, "STATES_MAX", 6)
     network = QWEN3_5.make(mx.float32)
     install_ragged_attention(network)
-    drafter = HeadDrafter(draft_head(network, random_head(network)))
+    drafter = HeadDrafter(network, draft_head(network, random_head(network)))
     rows = [Row(1, random_tokens(9, 1)), Row(2, random_tokens(9, 2))]
     # Of eight states of a pass, six belong to drafts that were not accepted.
     for _ in range(4):
@@ -173,9 +179,9 @@ def head_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @cache
-def knowing(architecture: Architecture) -> tuple[Any, DraftHead]:
+def knowing(architecture: Architecture) -> tuple[Any, DrafterSource]:
     network = knowing_network(architecture)
-    return network, draft_head(network, knowing_head(network))
+    return network, warmed(network, draft_head(network, knowing_head(network)))
 
 
 def benches(architecture: Architecture) -> tuple[Bench, Bench]:
@@ -308,13 +314,13 @@ def test_the_head_is_found_in_shards_of_each_form(
         assert same(read_head(write_shards(tmp_path / name, form)), tensors), name
     packed = write_shards(tmp_path / "packed", as_converted(network, tensors, bits=8))
     for directory, share in ((tmp_path / "published", 1.0), (packed, 0.9)):
-        draft = load_head(ModelSource(id=str(directory)), network, is_asked=True)
+        draft = load_head(ModelEntry(name="tiny", source=str(directory)), network, is_asked=True)
         assert draft is not None
-        assert min(draft.weights_bytes, draft.row_bytes) > 0
+        assert min(draft.memory.weights_bytes, draft.memory.row_bytes) > 0
         row, token = Row(1, random_tokens(30, 2)), 4
-        drafter = HeadDrafter(draft)
+        drafter = draft.new_drafter()
         drafter.observe([row], states_of(network, row.tokens), [30], [30])
-        whole = expected(draft_head(network, tensors), [*row.tokens, token], 0, 1)
+        whole = expected((network, draft_head(network, tensors)), [*row.tokens, token], 0, 1)
         # Rounding to 8 bits does not change the likeliest token here.
         assert drafter.propose([row], [token], 1) == [whole], share
 
@@ -325,11 +331,13 @@ def test_a_model_that_brings_a_head_drafts_with_it(
 ) -> None:
     make_drafts_free(monkeypatch)
     monkeypatch.setattr(module, "PromptLookup", _NoLookup)
-    source = ModelSource(id=str(make_tiny_qwen(tmp_path / "model", with_experts=with_experts)))
+    source = ModelEntry(
+        name="tiny", source=str(make_tiny_qwen(tmp_path / "model", with_experts=with_experts))
+    )
     answers, figures = [], []
     for draft in (NO_DRAFTER, None, DRAFT_HEAD):
         runner = BatchRunner(load_weights=lambda: load_weights(source), block_tokens=BLOCK)
-        runner.load_draft = draft_loader(draft, source)
+        runner.load_draft = draft_loader(replace(source, draft=draft))
         card = runner.load().card
         assert card.abilities is not None
         why = "" if draft == NO_DRAFTER else "a head of its own drafts too"
@@ -352,10 +360,10 @@ def test_a_head_that_leaves_too_little_memory_is_left_out_unless_it_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     network = QWEN3_5.make(mx.float32)
-    source = ModelSource(
-        id=str(write_shards(tmp_path, as_converted(network, random_head(network))))
+    source = ModelEntry(
+        name="tiny", source=str(write_shards(tmp_path, as_converted(network, random_head(network))))
     )
-    memory = mx.get_active_memory() + 9 * draft_head(network, random_head(network)).weights_bytes
+    memory = mx.get_active_memory() + 9 * parameter_bytes(draft_head(network, random_head(network)))
     device = DeviceMemory(
         memory_bytes=memory, device_bytes=memory, usable_bytes=memory, source="a test"
     )
@@ -370,10 +378,10 @@ def test_a_model_without_a_head_of_use_is_loaded_with_a_clear_line(tmp_path: Pat
     network = QWEN3_5.make(mx.float32)
     tensors = random_head(network)
     plain = {n: x for n, x in as_converted(network, tensors).items() if ".mtp." not in n}
-    without = ModelSource(id=str(write_shards(tmp_path / "without", plain)))
+    without = ModelEntry(name="tiny", source=str(write_shards(tmp_path / "without", plain)))
     odd = as_converted(network, {**tensors}) | {"language_model.mtp.shared_head.weight": mx.ones(3)}
     del odd["language_model.mtp.fc.weight"]
-    broken = ModelSource(id=str(write_shards(tmp_path / "broken", odd)))
+    broken = ModelEntry(name="tiny", source=str(write_shards(tmp_path / "broken", odd)))
     other = LLAMA.make(mx.float32)
     cases = (
         (without, network, "the weights have no mtp tensors"),

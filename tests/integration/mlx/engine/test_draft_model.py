@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import pytest
 
+from domain.kv.plan import DrafterMemory
+from domain.model.registry import ModelEntry
 from tests.support.models.kv_sequences import random_tokens
 from tests.support.models.networks_with_states import LFM2, MAMBA, QWEN3_5
 from tests.support.models.runner_probe import Bench, make_drafts_free
 from tests.support.models.tiny_architectures import GEMMA3, LLAMA, VOCABULARY, Architecture
 from tests.support.models.tiny_models import make_tiny_llama
 from worker.engine.mlx.drafting import speculation as module
+from worker.engine.mlx.drafting.speculation import DrafterSource
 from worker.engine.mlx.kv.window_cache import make_row_caches
 from worker.engine.mlx.model import draft_model
-from worker.engine.mlx.model.draft_model import DraftNetwork, ModelDrafter, load_draft
-from worker.engine.mlx.model.loader import ModelSource
-from worker.engine.mlx.rows.ragged_cache import install_ragged_attention
+from worker.engine.mlx.model.draft_model import ModelDrafter, load_draft
 from worker.engine.mlx.rows.ragged_states import find_row_support
 from worker.engine.ports import ModelLoadError
 
@@ -33,10 +35,13 @@ class Row:
     tokens: list[int]
 
 
-def draft_of(architecture: Architecture) -> DraftNetwork:
+def drafting(architecture: Architecture) -> tuple[Any, Callable[[], ModelDrafter]]:
     network = architecture.make(mx.float32)
-    support = find_row_support(network, install_ragged_attention(network))
-    return DraftNetwork(network, support, VOCABULARY, 0, 0)
+    return network, partial(ModelDrafter, network, find_row_support(network), VOCABULARY)
+
+
+def draft_of(architecture: Architecture) -> DrafterSource:
+    return DrafterSource(drafting(architecture)[1], DrafterMemory(weights_bytes=0, row_bytes=0))
 
 
 def greedy(network: Any, tokens: Sequence[int], count: int) -> list[int]:
@@ -50,31 +55,31 @@ def greedy(network: Any, tokens: Sequence[int], count: int) -> list[int]:
 
 @pytest.mark.parametrize("architecture", [LLAMA, GEMMA3, QWEN3_5, LFM2], ids=lambda a: a.name)
 def test_each_draft_is_what_the_network_draws_next(architecture: Architecture) -> None:
-    draft = draft_of(architecture)
-    drafter = ModelDrafter(draft)
+    network, new_drafter = drafting(architecture)
+    drafter = new_drafter()
     rows = [Row(uid, random_tokens(length, uid)) for uid, length in enumerate((1, 40, 9))]
     for count, accepted in ((4, (0, 3, 4)), (1, (1, 0, 0)), (5, (5, 2, 0))):
         drawn = [(row.uid + 7 * count) % VOCABULARY for row in rows]
         drafts = drafter.propose(rows, drawn, count)
         for row, token, found, kept in zip(rows, drawn, drafts, accepted, strict=True):
-            assert found == greedy(draft.network, [*row.tokens, token], count)
+            assert found == greedy(network, [*row.tokens, token], count)
             row.tokens += [token, *found[:kept]]
     alone = drafter.propose(rows[1:2], [3], 3)
-    assert alone == [greedy(draft.network, [*rows[1].tokens, 3], 3)]
+    assert alone == [greedy(network, [*rows[1].tokens, 3], 3)]
 
 
 def test_a_row_that_grows_is_read_anew_from_its_last_tokens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(draft_model, "DRAFT_CONTEXT_TOKENS", 20)
-    draft = draft_of(LLAMA)
-    drafter, row = ModelDrafter(draft), Row(1, random_tokens(50, 1))
-    assert drafter.propose([row], [2], 3) == [greedy(draft.network, [*row.tokens[-20:], 2], 3)]
+    network, new_drafter = drafting(LLAMA)
+    drafter, row = new_drafter(), Row(1, random_tokens(50, 1))
+    assert drafter.propose([row], [2], 3) == [greedy(network, [*row.tokens[-20:], 2], 3)]
     row.tokens += [2, *random_tokens(19, 3)]
-    assert drafter.propose([row], [4], 2) == [greedy(draft.network, [*row.tokens[-20:], 4], 2)]
+    assert drafter.propose([row], [4], 2) == [greedy(network, [*row.tokens[-20:], 4], 2)]
     drafter.drop([1])
     row.tokens.append(4)
-    assert drafter.propose([row], [5], 2) == [greedy(draft.network, [*row.tokens[-20:], 5], 2)]
+    assert drafter.propose([row], [5], 2) == [greedy(network, [*row.tokens[-20:], 5], 2)]
 
 
 class _NoLookup:
@@ -119,11 +124,13 @@ def test_a_model_that_cannot_verify_drafts_loads_no_draft_model() -> None:
 
 def test_a_draft_model_with_another_vocabulary_is_refused(tmp_path: Path) -> None:
     model = make_tiny_llama(tmp_path / "model")
-    source = ModelSource(id=str(model))
+    source = ModelEntry(name="tiny", source=str(model))
     same = make_tiny_llama(tmp_path / "same", hidden=32, layers=1)
     loaded = load_draft(str(same), source)
-    assert (loaded.vocabulary, loaded.support.draft_refusal) == (512, "")
-    assert min(loaded.weights_bytes, loaded.row_bytes) > 0
+    drafter = loaded.new_drafter()
+    assert isinstance(drafter, ModelDrafter)
+    assert (drafter._vocabulary, drafter._support.draft_refusal) == (512, "")
+    assert min(loaded.memory.weights_bytes, loaded.memory.row_bytes) > 0
     marks = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<thought>", "</think>")
     other = make_tiny_llama(tmp_path / "other", special=marks)
     with pytest.raises(ModelLoadError, match=r"another .* '<thought>' and not '<think>'"):

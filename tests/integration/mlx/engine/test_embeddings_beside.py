@@ -22,10 +22,10 @@ from tests.support.models.tiny_embedder import make_tiny_embedder
 from tests.support.models.tiny_models import make_tiny_llama
 from worker.engine.engine import BatchEngine
 from worker.engine.mlx.embedding.engine import EmbeddingEngine, shape_of
-from worker.engine.mlx.embedding.lane import EmbeddingLane, SharedRunner
+from worker.engine.mlx.embedding.lane import EmbeddingLane
 from worker.engine.mlx.memory.at_load import DeviceBudget
 from worker.engine.mlx.memory.device import EmbeddingAccount, ProcessDevice
-from worker.engine.mlx.model.loader import ModelSource, load_weights
+from worker.engine.mlx.model.loader import load_weights
 from worker.engine.mlx.runner import BatchRunner
 
 pytestmark = pytest.mark.mlx
@@ -44,17 +44,17 @@ class _Bench:
         self.lane = EmbeddingLane(account)
         self.vectors = EmbeddingEngine(entry, self.lane, None)
         budget = DeviceBudget(device=account, batch=4, pinned_bytes=BUDGET, reserve=account)
-        source = ModelSource(id=str(directory), context_length=1000)
+        source = ModelEntry(name="tiny", source=str(directory), context_length=1000)
         self.runner: BatchRunner | None = None
 
-        def new_runner() -> SharedRunner:
+        def new_runner() -> BatchRunner:
             self.runner = BatchRunner(
                 load_weights=lambda: load_weights(source),
                 prefill_step_tokens=64,
                 kv_budget_bytes=budget,
                 block_tokens=32,
             )
-            return SharedRunner(self.runner, self.lane, gap_max_s=0.1)
+            return self.runner
 
         self.engine = BatchEngine(
             runner_factory=new_runner,
@@ -62,6 +62,7 @@ class _Bench:
             clock=SystemClock(),
             max_batch_size=4,
         )
+        self.engine.beside = self.lane
         self.lane.wake = self.engine.wake
 
     def embed(self, number: int) -> GenerationHandle:

@@ -11,6 +11,7 @@ import mlx.core as mx
 import pytest
 
 from domain.errors import PromptTooLong
+from domain.model.registry import ModelEntry
 from domain.values import Sampling, StopReason
 from ops.clock import SystemClock
 from tests.support.fakes.engine import FakeEngine
@@ -21,7 +22,7 @@ from tests.support.models.tiny_architectures import FALCON_H1, GEMMA3, LLAMA, Ar
 from tests.support.models.tiny_models import make_tiny_llama
 from worker.engine.engine import BatchEngine
 from worker.engine.mlx.kv.row_opening import RowOpening, Steps
-from worker.engine.mlx.model.loader import ModelSource, load_weights
+from worker.engine.mlx.model.loader import load_weights
 from worker.engine.mlx.rows import decode_rows, running_sequences
 from worker.engine.mlx.rows.ragged_cache import forward_rows
 from worker.engine.mlx.runner import BatchRunner
@@ -248,7 +249,7 @@ class TestWholeEngine:
 
     @pytest.fixture
     def start(self, tmp_path: Path) -> Iterator[Callable[..., BatchEngine]]:
-        source = ModelSource(id=str(make_tiny_llama(tmp_path / "tiny")))
+        source = ModelEntry(name="tiny", source=str(make_tiny_llama(tmp_path / "tiny")))
         started: list[BatchEngine] = []
 
         def start(sink: CollectingSink, budget_bytes: int | None = None) -> BatchEngine:

@@ -15,12 +15,13 @@ from domain.chat.divergence import RecordedAnswer
 from domain.chat.generation import Outcome
 from domain.chat.request import ChatRequest, Message, ToolCall, ToolChoice
 from domain.chat.stored_answer import StoredAnswer
+from domain.model.registry import ModelEntry
 from domain.values import Digest, JobId, SamplingWish, StopReason, digest_of
 from tests.integration.mlx.engine.test_constrained_answers import start
 from tests.support.models.engine_probe import CollectingSink, finished, submit
 from tests.support.models.tiny_harmony import make_tiny_harmony
 from worker.engine.engine import BatchEngine
-from worker.engine.mlx.model.loader import ModelSource, load_weights
+from worker.engine.mlx.model.loader import load_weights
 from worker.engine.output.channel_parser import HARMONY
 
 _POINT: dict[str, Any] = {
@@ -151,7 +152,7 @@ class _Answers:
 
 def test_the_next_prompt_begins_with_what_was_sampled(engine: BatchEngine, model_dir: Path) -> None:
     answers = _Answers()
-    model = load_weights(ModelSource(id=str(model_dir)), answers).model
+    model = load_weights(ModelEntry(name="tiny", source=str(model_dir)), answers).model
     request = _ask(**_must("tool", "Place"))
     for job in ("job-1", "job-2"):
         outcome = finished(submit(engine, job, request))

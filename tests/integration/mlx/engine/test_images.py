@@ -38,7 +38,7 @@ from tests.support.models.tiny_models import make_tiny_llama
 from tests.support.models.tiny_vision import FAMILIES, blank, picture
 from worker.cachestore.tier import DiskTier
 from worker.engine.engine import BatchEngine
-from worker.engine.mlx.model.loader import ModelSource, load_weights
+from worker.engine.mlx.model.loader import load_weights
 from worker.engine.mlx.runner import BatchRunner
 
 NEW_TOKENS = 12
@@ -136,7 +136,7 @@ def test_penalties_read_the_ids_of_an_image_as_the_models_own(model_dir: Path) -
 def _engine(model_dir: Path, tier: DiskTier | None = None) -> Iterator[BatchEngine]:
     engine = BatchEngine(
         runner_factory=lambda: BatchRunner(
-            load_weights=lambda: load_weights(ModelSource(id=str(model_dir))),
+            load_weights=lambda: load_weights(ModelEntry(name="tiny", source=str(model_dir))),
             prefill_step_tokens=PIECE,
             kv_budget_bytes=1 << 26,
             block_tokens=BLOCK,
@@ -182,7 +182,9 @@ def _reference(model_dir: Path, files: Sequence[Path]) -> tuple[int, ...]:
 
 
 def test_a_model_that_reads_text_refuses_an_image_in_the_question(tmp_path: Path) -> None:
-    render = load_weights(ModelSource(id=str(make_tiny_llama(tmp_path)))).model.render
+    render = load_weights(
+        ModelEntry(name="tiny", source=str(make_tiny_llama(tmp_path)))
+    ).model.render
     question = _seen(PICTURES[0])
     with pytest.raises(InvalidRequest, match=f"{READS_TEXT_ONLY}: an image cannot be part"):
         render(question)
@@ -203,7 +205,7 @@ def test_without_its_packages_a_model_that_sees_reads_text(
     files = inspect_files(entry)
     assert files is not None
     assert not files.sees
-    render = load_weights(ModelSource(id=str(model_dir))).model.render
+    render = load_weights(ModelEntry(name="tiny", source=str(model_dir))).model.render
     assert render(ask("hello")).tokens
     with pytest.raises(InvalidRequest, match='the extra "vision"'):
         render(_seen(PICTURES[0]))
@@ -218,13 +220,13 @@ def test_without_its_packages_a_model_that_sees_reads_text(
     ],
 )
 def test_a_file_that_is_no_picture_is_refused(model_dir: Path, content: bytes, why: str) -> None:
-    render = load_weights(ModelSource(id=str(model_dir))).model.render
+    render = load_weights(ModelEntry(name="tiny", source=str(model_dir))).model.render
     with pytest.raises(InvalidRequest, match=why):
         render(_seen(ChatImage(base64.b64encode(content).decode())))
 
 
 def test_the_text_of_a_caller_makes_no_image(model_dir: Path) -> None:
-    render = load_weights(ModelSource(id=str(model_dir))).model.render
+    render = load_weights(ModelEntry(name="tiny", source=str(model_dir))).model.render
     forged = "<|image_pad|><image_soft_token><start_of_image>"
     assert all(token < IMAGE_ID_MIN for token in render(ask(forged + IMAGE_MARK)).tokens)
     question = _seen(PICTURES[0])
@@ -239,7 +241,7 @@ def test_the_text_of_a_caller_makes_no_image(model_dir: Path) -> None:
 
 def test_the_next_turn_begins_with_the_tokens_of_the_turn_before(model_dir: Path) -> None:
     answers = OneAnswer()
-    weights = load_weights(ModelSource(id=str(model_dir)), answers)
+    weights = load_weights(ModelEntry(name="tiny", source=str(model_dir)), answers)
     first = _seen(PICTURES[0])
     prompt, sampled = weights.model.render(first).tokens, weights.model.render(ask("fox")).tokens
     answers.keep(first, "the fox", sampled, weights.model.card.fingerprint)

@@ -10,11 +10,12 @@ from structlog.testing import capture_logs
 
 import worker.demo_model
 from domain.kv.plan import ContextCosts, DeviceMemory, StepMemory
+from domain.model.registry import ModelEntry
 from worker.engine.mlx.memory import at_load
 from worker.engine.mlx.memory.at_load import DeviceBudget, measured_budget, report_memory
 from worker.engine.mlx.memory.device import EmbeddingAccount, ProcessDevice
 from worker.engine.mlx.memory.step import StepFile
-from worker.engine.mlx.model.loader import ModelSource, load_weights
+from worker.engine.mlx.model.loader import load_weights
 from worker.engine.mlx.model.sizing import size_model
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.ports import ModelLoadError
@@ -132,7 +133,7 @@ def loaded(budget: int | DeviceBudget, context_length: int = 1000) -> tuple[Any,
 
 def logged(budget: int | DeviceBudget, context_length: int = 1000) -> tuple[list[Any], int]:
     """Return all lines of loading the demo model, and the length of its contexts."""
-    source = ModelSource(id=str(DEMO), context_length=context_length)
+    source = ModelEntry(name="tiny", source=str(DEMO), context_length=context_length)
     runner = BatchRunner(
         load_weights=lambda: load_weights(source),
         prefill_step_tokens=64,
@@ -264,4 +265,4 @@ def test_a_context_is_lowered_to_what_the_device_holds() -> None:
 def test_weights_beyond_the_device_are_refused_before_they_are_read() -> None:
     budget = DeviceBudget(device=SmallDevice(MB), batch=1)
     with pytest.raises(ModelLoadError, match=r"its weights take .* 1\.0 MB are usable \(a test\)"):
-        load_weights(ModelSource(id=str(DEMO)), check_dir=budget.check_weights)
+        load_weights(ModelEntry(name="tiny", source=str(DEMO)), check_dir=budget.check_weights)

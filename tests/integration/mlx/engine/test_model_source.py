@@ -14,6 +14,7 @@ import mlx_lm.utils
 import pytest
 
 from domain.chat.request import ChatRequest, Message
+from domain.model.registry import ModelEntry
 from domain.values import Sampling, SamplingWish
 from ops.settings.models import DEMO_MODEL
 from tests.support.models.hub_cache import cache_model
@@ -22,12 +23,12 @@ from tests.support.polling import scaled
 from worker.engine.mlx import runner
 from worker.engine.mlx.model import loader
 from worker.engine.mlx.model.loader import (
-    ModelSource,
     find_model,
+    fingerprint_of,
     load_renderer,
     load_weights,
 )
-from worker.engine.mlx.rows.ragged_cache import RaggedRows, install_ragged_attention
+from worker.engine.mlx.rows.ragged_states import RowSupport, find_row_support
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.ports import ModelLoadError
 
@@ -38,7 +39,7 @@ def test_the_registration_beats_the_model_and_the_request_beats_both(tmp_path: P
     model_dir = make_tiny_llama(tmp_path / "tiny")
     (model_dir / "generation_config.json").write_text(json.dumps(OWN))
     registered = SamplingWish(temperature=0.2, min_p=0.1)
-    source = ModelSource(id=str(model_dir), name="coder", context_length=64, sampling=registered)
+    source = ModelEntry(name="coder", source=str(model_dir), context_length=64, sampling=registered)
     model = load_weights(source).model
     assert model.sampling == Sampling(temperature=0.2, top_p=0.8, top_k=5, min_p=0.1)
     assert (model.card.id, model.card.context_length) == ("coder", 64)
@@ -48,17 +49,19 @@ def test_the_registration_beats_the_model_and_the_request_beats_both(tmp_path: P
 
 def test_the_form_of_keys_and_values_is_a_part_of_the_fingerprint(tmp_path: Path) -> None:
     model_dir = make_tiny_llama(tmp_path / "tiny")
-    exact, packed = (ModelSource(id=str(model_dir), kv_bits=bits) for bits in (0, 8))
+    exact, packed = (
+        ModelEntry(name="tiny", source=str(model_dir), kv_bits=bits) for bits in (0, 8)
+    )
     loaded = load_weights(packed)
     assert loaded.kv_bits == 8
-    assert loaded.model.card.fingerprint == packed.fingerprint(model_dir)
-    assert packed.fingerprint(model_dir) != exact.fingerprint(model_dir)
+    assert loaded.model.card.fingerprint == fingerprint_of(packed, model_dir, None)
+    assert fingerprint_of(packed, model_dir, None) != fingerprint_of(exact, model_dir, None)
 
 
 def test_a_greedy_model_samples_where_its_registration_sets_a_temperature(tmp_path: Path) -> None:
     model_dir = make_tiny_llama(tmp_path / "tiny")
     (model_dir / "generation_config.json").write_text('{"do_sample": false}')
-    source = ModelSource(id=str(model_dir), sampling=SamplingWish(temperature=0.5))
+    source = ModelEntry(name="tiny", source=str(model_dir), sampling=SamplingWish(temperature=0.5))
     assert load_weights(source).model.sampling.temperature == 0.5
 
 
@@ -75,7 +78,7 @@ def test_the_pinned_revision_is_loaded(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_prompts_are_rendered_without_the_weights() -> None:
-    source = ModelSource(id=DEMO_MODEL)
+    source = ModelEntry(name=DEMO_MODEL, source=DEMO_MODEL)
     request = ChatRequest(
         model=DEMO_MODEL,
         messages=(Message(role="user", content="Hello, who are you?"),),
@@ -92,7 +95,7 @@ def test_a_directory_without_a_tokenizer_is_a_load_error(tmp_path: Path) -> None
     model_dir = make_tiny_llama(tmp_path / "tiny")
     (model_dir / "tokenizer.json").write_text("{")
     with pytest.raises(ModelLoadError, match="tokenizer"):
-        load_renderer(ModelSource(id=str(model_dir)))
+        load_renderer(ModelEntry(name="tiny", source=str(model_dir)))
 
 
 def test_tokenizer_is_loaded_while_the_network_is_checked(
@@ -100,10 +103,10 @@ def test_tokenizer_is_loaded_while_the_network_is_checked(
 ) -> None:
     model_dir = make_tiny_llama(tmp_path / "tiny")
     both = threading.Barrier(2, timeout=scaled(60))
-    check, tokenize = install_ragged_attention, mlx_lm.utils.load_tokenizer
+    check, tokenize = find_row_support, mlx_lm.utils.load_tokenizer
     checks = []
 
-    def checked(network: Any) -> RaggedRows:
+    def checked(network: Any) -> RowSupport:
         both.wait()
         checks.append(network)
         return check(network)
@@ -112,10 +115,12 @@ def test_tokenizer_is_loaded_while_the_network_is_checked(
         both.wait()
         return tokenize(*given, **named)
 
-    monkeypatch.setattr(loader, "install_ragged_attention", checked)
-    monkeypatch.setattr(runner, "install_ragged_attention", checked)
+    monkeypatch.setattr(loader, "find_row_support", checked)
+    monkeypatch.setattr(runner, "find_row_support", checked)
     monkeypatch.setattr(mlx_lm.utils, "load_tokenizer", tokenized)
-    BatchRunner(load_weights=lambda: load_weights(ModelSource(id=str(model_dir)))).load()
+    BatchRunner(
+        load_weights=lambda: load_weights(ModelEntry(name="tiny", source=str(model_dir)))
+    ).load()
     assert len(checks) == 1, "the check computes several forward passes"
 
 
@@ -131,4 +136,4 @@ def test_broken_tokenizer_beside_good_weights_is_a_clear_error(tmp_path: Path) -
     model_dir = make_tiny_llama(tmp_path / "tiny")
     (model_dir / "tokenizer.json").write_text("{")
     with pytest.raises(ModelLoadError, match=f"the model in {model_dir} cannot be loaded"):
-        load_weights(ModelSource(id=str(model_dir)))
+        load_weights(ModelEntry(name="tiny", source=str(model_dir)))

@@ -18,13 +18,14 @@ from domain.audit.replay import Verdict
 from domain.chat.generation import GenerationTask, Outcome, ThinkingLimit
 from domain.chat.ports import GenerationHandle
 from domain.chat.request import ChatRequest, Message
+from domain.model.registry import ModelEntry
 from domain.values import JobId, SamplingWish, StopReason
 from ops.clock import SystemClock
 from tests.support.models.engine_probe import CollectingSink, finished, ids_of, submit
 from tests.support.models.replay_world import ReplayWorld
 from tests.support.models.tiny_models import SPECIAL, TEMPLATE, make_tiny_llama
 from worker.engine.engine import BatchEngine
-from worker.engine.mlx.model.loader import ModelSource, load_weights
+from worker.engine.mlx.model.loader import load_weights
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.ports import StepResult
 
@@ -64,7 +65,7 @@ class World:
 def start(model: Path, sink: CollectingSink, budget_bytes: int | None = None) -> BatchEngine:
     engine = BatchEngine(
         runner_factory=lambda: _Watched(
-            load_weights=partial(load_weights, ModelSource(id=str(model))),
+            load_weights=partial(load_weights, ModelEntry(name=str(model), source=str(model))),
             prefill_step_tokens=32,
             kv_budget_bytes=budget_bytes,
             block_tokens=_BLOCK,

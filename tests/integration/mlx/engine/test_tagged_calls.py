@@ -10,12 +10,13 @@ import jsonschema_rs
 import pytest
 
 from domain.chat.request import ChatRequest, Message, ToolChoice
+from domain.model.registry import ModelEntry
 from domain.values import SamplingWish, StopReason
 from ops.clock import SystemClock
 from tests.support.models.engine_probe import CollectingSink, finished, submit
 from tests.support.models.tiny_models import TEMPLATE, make_tiny_llama
 from worker.engine.engine import BatchEngine
-from worker.engine.mlx.model.loader import ModelSource, load_weights
+from worker.engine.mlx.model.loader import load_weights
 from worker.engine.mlx.runner import BatchRunner
 
 #: What mlx-lm knows each family by.
@@ -56,8 +57,9 @@ def running(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[BatchEngine, CollectingSink]]:
     place = tmp_path_factory.mktemp("models") / request.param
-    source = ModelSource(
-        id=str(make_tiny_llama(place, template=TEMPLATE + _FAMILIES[request.param]))
+    source = ModelEntry(
+        name="tiny",
+        source=str(make_tiny_llama(place, template=TEMPLATE + _FAMILIES[request.param])),
     )
     sink = CollectingSink()
     engine = BatchEngine(

@@ -176,7 +176,7 @@ def test_full_disk_pauses_persistence_and_generation_goes_on(process: MakeBench)
     bench.settle()
     (paused,) = [event for event in bench.events if isinstance(event, CachePersistencePaused)]
     assert paused.error == "ENOSPC"
-    assert bench.tier.figures().dropped > 0
+    assert bench.tier.counted()["disk_cache_operations_total"]["dropped"] > 0
 
     disk.writes_left = None
     bench.wait_until_it_writes()
@@ -206,7 +206,7 @@ def test_contexts_make_room_while_the_directory_cannot_be_read(tmp_path: Path) -
     root = tmp_path / "store"
     root.write_text("a file where a directory should be")
     bench = DiskBench(LLAMA, root, scanned=False, budget_bytes=48 << 10)
-    wait_until(lambda: bench.tier.figures().state is TierState.PAUSED)
+    wait_until(lambda: bench.tier.state() is TierState.PAUSED)
     for n in range(4):
         bench.wait(random_tokens(5 * BLOCK, 40 + n), 4)
     bench.drain()
@@ -220,7 +220,7 @@ def test_cap_is_kept_and_the_least_recently_used_contexts_go_first(
     first = process()
     first.run_alone(PROMPT, 4)
     first.settle()
-    context_bytes = first.tier.figures().store.size_bytes
+    context_bytes = first.tier.stats().size_bytes
     cap = int(3.5 * context_bytes)
     bench = process(disk_budget_bytes=cap)
     prompts = [random_tokens(len(PROMPT), 30 + n) for n in range(6)]
@@ -248,7 +248,7 @@ def test_a_use_from_memory_reaches_the_order_on_disk(
         bench.settle()
     assert _first_block_used_last(bench) == names_of(bench, other)[0]
     assert bench.run_alone(PROMPT, 4).cached == len(PROMPT) - 1
-    assert not bench.tier.figures().store.hits, "the context was in memory"
+    assert not bench.tier.stats().hits, "the context was in memory"
     bench.settle()
     again = process(architecture)
     assert _first_block_used_last(again) == names_of(again)[0]

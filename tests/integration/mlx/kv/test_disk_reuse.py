@@ -179,10 +179,10 @@ def test_blocks_that_are_on_disk_are_not_written_again(process: MakeBench) -> No
     second = process(LLAMA)
     second.run_alone(prompt, 8)
     second.settle()
-    assert second.tier.figures().store.stored <= 1
+    assert second.tier.stats().stored <= 1
     second.run_alone(prompt, 8)
     second.settle()
-    assert second.tier.figures().store.present == 0
+    assert second.tier.stats().present == 0
 
 
 def test_while_one_waits_for_the_disk_others_go_on(process: MakeBench) -> None:

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from domain.model.registry import ModelEntry
 from domain.values import Sampling
 from ops.clock import SystemClock
 from tests.support.models.engine_probe import CollectingSink, ask, finished, submit
 from tests.support.models.runner_probe import check_accounts
 from tests.support.models.tiny_models import make_tiny_llama
 from worker.engine.engine import BatchEngine
-from worker.engine.mlx.model.loader import ModelSource, load_weights
+from worker.engine.mlx.model.loader import load_weights
 from worker.engine.mlx.runner import BatchRunner
 
 LONG = "the quick brown fox jumps over the lazy dog " * 12
@@ -24,7 +25,7 @@ class Engine(BatchEngine):
     """An engine whose runner can be looked at."""
 
     def __init__(self, model_dir: Path, sink: CollectingSink, budget_bytes: int | None) -> None:
-        source = ModelSource(id=str(model_dir))
+        source = ModelEntry(name="tiny", source=str(model_dir))
         self.runner = BatchRunner(
             load_weights=lambda: load_weights(source),
             prefill_step_tokens=32,

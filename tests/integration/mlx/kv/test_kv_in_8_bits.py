@@ -49,7 +49,8 @@ from worker.engine.mlx.kv.packed_cache import (
 from worker.engine.mlx.kv.probe import packed_spec, probe_spec
 from worker.engine.mlx.kv.window_cache import leaves
 from worker.engine.mlx.model.loader import LoadedWeights
-from worker.engine.mlx.rows.ragged_cache import RaggedCache, install_ragged_attention
+from worker.engine.mlx.rows.ragged_cache import RaggedCache
+from worker.engine.mlx.rows.ragged_states import find_row_support
 from worker.engine.mlx.solo import SoloRun
 
 PROMPTS = [random_tokens(length, seed) for length, seed in ((75, 1), (44, 2), (21, 3), (90, 4))]
@@ -176,8 +177,8 @@ def test_drafts_are_verified_and_taken_back(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_replay_computes_in_the_form_of_the_engine() -> None:
     bench = Bench(QWEN3_8_BITS)
     expected = bench.run_alone(PROMPTS[0], ANSWER).tokens
-    ragged = install_ragged_attention(bench.network)
-    weights = LoadedWeights(bench.network, frozenset(), bench.model, ragged, kv_bits=8)
+    support = find_row_support(bench.network)
+    weights = LoadedWeights(bench.network, frozenset(), bench.model, support, kv_bits=8)
     run = SoloRun(weights, Sampling(temperature=0), step_tokens=BLOCK)
     caches = run._sequences._new_caches()
     assert [isinstance(leaf, PackedKVCache) for leaf in leaves(caches)].count(True) == 4

@@ -53,7 +53,7 @@ def test_tokens_are_the_same_together_and_alone(
 def test_every_architecture_computes_rows_in_one_pass(architecture: Architecture) -> None:
     by_token = architecture is GLM4_MOE_LITE
     expected = RaggedKind.BY_TOKEN if by_token else RaggedKind.WHOLE
-    assert install_ragged_attention(architecture.make(mx.float32)).kind is expected
+    assert install_ragged_attention(architecture.make(mx.float32))[0] is expected
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_several_new_tokens_of_each_row_are_those_of_the_row_alone(
     architecture: Architecture,
 ) -> None:
     model = architecture.make(mx.float32)
-    kind = install_ragged_attention(model).kind
+    kind = install_ragged_attention(model)[0]
     pieces = [random_tokens(length, length) for length in (1, 9, 4)]
     rows, alone = [], []
     for length, piece in zip((3, 40, 17), pieces, strict=True):
@@ -103,13 +103,13 @@ def test_attention_that_reads_its_keys_itself_computes_row_after_row(
 
     monkeypatch.setattr(llama, "scaled_dot_product_attention", own)
     network = LLAMA.make(mx.float32)
-    assert install_ragged_attention(network).kind is RaggedKind.BY_ROW
+    assert install_ragged_attention(network)[0] is RaggedKind.BY_ROW
     _expect_the_tokens_of_each_row_alone(network)
 
 
 def test_network_that_counts_positions_outside_of_attention_computes_rows_one_by_one() -> None:
     network = network_of("gpt_bigcode")
-    assert not install_ragged_attention(network).kind
+    assert not install_ragged_attention(network)[0]
     _expect_the_tokens_of_each_row_alone(network)
 
 

@@ -138,7 +138,7 @@ def stored_share(bench: DiskBench, agents: list[Agent]) -> float:
     settle(bench)
     spec = bench.reuse.pool.spec
     live = sum(spec.live_bytes(len(one.runs[-1].prompt) + ANSWER_TOKENS) for one in agents)
-    return bench.tier.figures().store.size_bytes / live
+    return bench.tier.stats().size_bytes / live
 
 
 @architectures

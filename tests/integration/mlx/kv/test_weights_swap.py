@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from domain.chat.generation import Outcome
+from domain.model.registry import ModelEntry
 from ops.blockstore.disk import Disk
 from ops.blockstore.store import BlockStore
 from ops.clock import SystemClock
@@ -17,7 +18,7 @@ from tests.support.models.engine_probe import CollectingSink, ask, finished, sub
 from tests.support.models.tiny_models import make_tiny_llama
 from worker.cachestore.tier import DiskTier
 from worker.engine.engine import BatchEngine
-from worker.engine.mlx.model.loader import ModelSource, load_weights
+from worker.engine.mlx.model.loader import load_weights
 from worker.engine.mlx.runner import BatchRunner
 
 WAIT_S = 60.0
@@ -38,10 +39,10 @@ def say(tmp_path: Path) -> Say:
         tier = DiskTier(store, clock=clock)
         tier.start()
         assert tier.wait_scanned(WAIT_S)
-        source = ModelSource(id=str(model_dir), digest_cache=tmp_path / "digests.json")
+        source, digests = ModelEntry(name="tiny", source=str(model_dir)), tmp_path / "digests.json"
         engine = BatchEngine(
             runner_factory=lambda: BatchRunner(
-                load_weights=lambda: load_weights(source),
+                load_weights=lambda: load_weights(source, digests=digests),
                 prefill_step_tokens=32,
                 kv_budget_bytes=1 << 26,
                 block_tokens=32,

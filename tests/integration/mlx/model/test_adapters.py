@@ -11,10 +11,11 @@ import mlx.core as mx
 import mlx_lm.utils
 import pytest
 
+from domain.model.registry import ModelEntry
 from tests.support.models.adapters import make_adapter
 from tests.support.models.tiny_models import make_tiny_llama
 from worker.engine.mlx.model.adapters import KeptBase
-from worker.engine.mlx.model.loader import ModelSource, load_weights
+from worker.engine.mlx.model.loader import load_weights
 from worker.engine.ports import ModelLoadError
 
 PROMPT = mx.array([[5, 9, 100, 42, 7, 300]])
@@ -37,7 +38,9 @@ def expected(base: Path, adapter: Path | None) -> mx.array:
 
 
 def loaded(base: Path, adapter: Path | None, kept: KeptBase | None = None) -> Any:
-    source = ModelSource(id=str(base), adapter=None if adapter is None else str(adapter))
+    source = ModelEntry(
+        name="tiny", source=str(base), adapter=None if adapter is None else str(adapter)
+    )
     return load_weights(source, kept=kept)
 
 

@@ -16,11 +16,12 @@ from mlx.utils import tree_flatten
 from structlog.testing import capture_logs
 
 import worker.demo_model
+from domain.model.registry import ModelEntry
 from tests.support.models.blas import use_reference
 from worker.engine.mlx import cpu
 from worker.engine.mlx.cpu import BlasSlot, in_single_precision, use_openblas
 from worker.engine.mlx.model import loader
-from worker.engine.mlx.model.loader import ModelSource, load_weights
+from worker.engine.mlx.model.loader import load_weights
 
 pytestmark = pytest.mark.skipif(not cpu.computes_on_cpu(), reason="MLX computes on a GPU here")
 
@@ -159,6 +160,6 @@ def test_a_loaded_model_computes_in_single_precision_with_openblas(
     slot: BlasSlot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loader, "use_openblas", use_openblas)
-    loaded = load_weights(ModelSource(id=DEMO))
+    loaded = load_weights(ModelEntry(name="tiny", source=DEMO))
     assert dtypes(loaded.network) == {mx.float32}
     assert slot.address != slot.reference

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from domain.chat.request import ChatRequest, Message
+from domain.model.registry import ModelEntry
 from domain.values import SamplingWish
 from tests.support.models.tiny_models import make_tiny_llama
-from worker.engine.mlx.model.loader import ModelSource, load_renderer, load_weights
+from worker.engine.mlx.model.loader import load_renderer, load_weights
 from worker.engine.ports import ModelLoadError
 
-Load = Callable[[ModelSource], Any]
+Load = Callable[[ModelEntry], Any]
 LOADS = pytest.mark.parametrize("load", [load_weights, load_renderer])
 
 
@@ -57,14 +58,14 @@ def test_the_program_of_a_tokenizer_does_not_run_even_if_the_terminal_agrees(
     )
     change(model_dir / "config.json", auto_map={"AutoConfig": "program.Config"})
     with pytest.raises(ModelLoadError, match="custom code"):
-        load(ModelSource(id=str(model_dir)))
+        load(ModelEntry(name="tiny", source=str(model_dir)))
     assert not (tmp_path / "ran").exists()
 
 
 def test_the_program_of_a_network_does_not_run(model_dir: Path, tmp_path: Path) -> None:
     change(model_dir / "config.json", model_file="program.py")
     with pytest.raises(ModelLoadError, match="custom module"):
-        load_weights(ModelSource(id=str(model_dir)))
+        load_weights(ModelEntry(name="tiny", source=str(model_dir)))
     assert not (tmp_path / "ran").exists()
 
 
@@ -75,10 +76,10 @@ def test_weights_that_are_pickles_are_no_weights(model_dir: Path, tmp_path: Path
     for name in ("pytorch_model.bin", "model.pt", "model.npz", "model.ckpt"):
         (model_dir / name).write_bytes(program)
     with pytest.raises(ModelLoadError, match="weights missing"):
-        load_weights(ModelSource(id=str(model_dir)))
+        load_weights(ModelEntry(name="tiny", source=str(model_dir)))
     (model_dir / "model.safetensors").write_bytes(program)
     with pytest.raises(ModelLoadError):
-        load_weights(ModelSource(id=str(model_dir)))
+        load_weights(ModelEntry(name="tiny", source=str(model_dir)))
     assert not (tmp_path / "ran").exists()
 
 
@@ -104,13 +105,13 @@ def test_a_chat_template_reaches_nothing_outside_its_sandbox(
         sampling=SamplingWish(),
     )
     with pytest.raises(Exception, match=r"unsafe|undefined|template"):
-        load_renderer(ModelSource(id=str(model_dir)))(request)
+        load_renderer(ModelEntry(name="tiny", source=str(model_dir)))(request)
     assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="maps are read from /proc")
 def test_no_file_of_a_model_stays_mapped(model_dir: Path) -> None:
     shutil.copytree(model_dir, copied := model_dir.with_name("copied"))
-    loaded = load_weights(ModelSource(id=str(copied)))
+    loaded = load_weights(ModelEntry(name="copied", source=str(copied)))
     assert str(copied) not in Path("/proc/self/maps").read_text()
     assert loaded.model.card.id == "copied"

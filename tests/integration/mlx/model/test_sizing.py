@@ -19,7 +19,7 @@ from tests.support.models.networks_with_states import QWEN3_5
 from tests.support.models.tiny_heads import make_tiny_qwen, random_head, write_shards
 from worker.engine.mlx.kv.probe import probe_spec
 from worker.engine.mlx.memory.at_load import parameter_bytes
-from worker.engine.mlx.model.draft_head import draft_head, read_head
+from worker.engine.mlx.model.draft_head import draft_head, memory_of, read_head
 from worker.engine.mlx.model.draft_model import DRAFT_TOKENS_HELD
 from worker.engine.mlx.model.sizing import UnsupportedConfig, size_model
 from worker.plan import PlanRequest, footprint_of, plan_of
@@ -154,12 +154,12 @@ def drafter_bytes(model: Path | str, **more: Any) -> int:
 
 def test_a_head_is_planned_as_the_load_counts_it(tmp_path: Path) -> None:
     network = QWEN3_5.make(mx.float32)
-    head = draft_head(network, random_head(network))
+    head = memory_of(network, draft_head(network, random_head(network)))
     model = make_tiny_qwen(tmp_path / "model")
     config = json.loads((model / "config.json").read_text()) | {"dtype": "float32"}
     (model / "config.json").write_text(json.dumps(config))
     weights = sum(array.nbytes for array in read_head(model).values())
-    loaded = head.weights_bytes + 8 * head.row_bytes
+    loaded = head.bytes_of(8)
     assert drafter_bytes(model) == weights + 8 * head.row_bytes == loaded
     assert drafter_bytes(model / "config.json", draft=DRAFT_HEAD) == loaded
     assert drafter_bytes(model, draft=NO_DRAFTER) == 0

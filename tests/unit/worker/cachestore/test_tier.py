@@ -74,11 +74,11 @@ def test_before_the_scan_nothing_is_known_and_nothing_taken(world: World) -> Non
     assert not later.contains(block.hash)
     assert later.write(block) is None
     assert later.children(None, FINGERPRINT) == []
-    assert later.figures().state is TierState.SCANNING
+    assert later.state() is TierState.SCANNING
     later.start()
     assert later.wait_scanned(WAIT_S)
     assert later.contains(block.hash)
-    assert later.figures().state is TierState.ON
+    assert later.state() is TierState.ON
 
 
 def test_a_tier_writes_and_reads_within_the_bounds_of_its_owner(world: World) -> None:
@@ -101,7 +101,7 @@ def test_a_tier_writes_and_reads_within_the_bounds_of_its_owner(world: World) ->
         assert read.wait(scaled(WAIT_S))
         found += [each.meta.hash for each in read.take(1) if isinstance(each, StoredBlock)]
     assert found == [block.hash for block in chain]
-    assert tier.read_bytes() == 0
+    assert tier._read_ahead.held_bytes() == 0
 
 
 def test_directory_that_can_be_read_again_is_used_again(
@@ -111,14 +111,14 @@ def test_directory_that_can_be_read_again_is_used_again(
     world.root.write_text("no directory")
     tier = world.tier()
     tier.start()
-    wait_until(lambda: tier.figures().state is TierState.PAUSED)
+    wait_until(lambda: tier.state() is TierState.PAUSED)
     assert not tier.wait_scanned(0)
     assert tier.write_state() is WriteState.PAUSED
     world.root.unlink()
     assert tier.wait_scanned(WAIT_S)
     assert tier.write(make_chain(1, 1)[0]) is not None
     assert tier.flush(WAIT_S)
-    assert tier.figures().state is TierState.ON
+    assert tier.state() is TierState.ON
     assert tier.write_state() is WriteState.READY
     assert [type(event) for event in world.events] == [
         CachePersistencePaused,
@@ -130,7 +130,7 @@ def test_block_that_waits_is_held_and_not_taken_twice(world: World) -> None:
     chain = make_chain(1, 3)
     tier = world.filled(chain)
     assert all(tier.holds(block.hash) for block in chain)
-    assert tier.figures().store.stored == 3
+    assert tier.stats().stored == 3
     assert not tier.holds(BlockHash(b"x" * 32))
 
 

@@ -83,7 +83,7 @@ def test_what_was_submitted_is_on_disk_after_a_flush(world: World) -> None:
     assert all(world.writer.write(block) is not None for block in chain)
     assert world.writer.flush(WAIT_S)
     assert all(world.store.contains(block.hash) for block in chain)
-    assert world.writer.stats().queued == world.writer.stats().queued_bytes == 0
+    assert world.writer.stats().queued == world.writer.in_flight_bytes() == 0
 
 
 def test_closing_writes_what_waits(world: World) -> None:
@@ -306,7 +306,7 @@ def test_a_failure_drops_what_waits_and_frees_its_memory(world: World) -> None:
     world.store.gate.set()
     assert future.result(scaled(WAIT_S)) == frozenset()
     assert writer.stats().dropped == 5
-    assert writer.stats().queued_bytes == 0
+    assert writer.in_flight_bytes() == 0
 
 
 def test_unexpected_error_ends_neither_the_thread_nor_later_writes(

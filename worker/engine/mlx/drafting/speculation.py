@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from operator import mul
 from typing import Any, Protocol
 
 from domain.chat.images import IMAGE_ID_MIN
 from domain.kv.hashing import common_tokens
-from worker.engine.grammar.ports import LookAhead
+from domain.kv.plan import DrafterMemory
 from worker.engine.mlx.drafting.pass_times import CREDIT_PASSES, PassTimes
 from worker.engine.mlx.drafting.prompt_lookup import FIRST_AGREEMENT, PromptLookup
+from worker.engine.mlx.sampling.masks import LogitMasks
 
 #: Weight of the newest token of a drafter, which counts for all rows; and how many tokens the first
 #: guess of its agreement counts for, so that one that is often wrong is soon known.
@@ -66,50 +68,18 @@ class Drafter(Protocol):
         ...
 
 
-class DrafterSource(Protocol):
-    """What drafts, loaded; sequences come and go with each ``Drafter`` of it."""
+@dataclass(frozen=True, slots=True)
+class DrafterSource:
+    """What drafts, loaded; sequences come and go with each ``Drafter`` of it.
 
-    @property
-    def weights_bytes(self) -> int:
-        """Size of its weights."""
-        ...
+    Attributes:
+        new_drafter: Returns what drafts, without a sequence.
+        ability: What is reported of the model's speculation; empty for nothing.
+    """
 
-    @property
-    def row_bytes(self) -> int:
-        """Most bytes that it keeps of a row."""
-        ...
-
-    @property
-    def ability(self) -> str:
-        """What is reported of the model's speculation; empty for nothing."""
-        ...
-
-    def new_drafter(self) -> Drafter:
-        """Return what drafts, without a sequence."""
-        ...
-
-
-class Restrictions(Protocol):
-    """What the rows may draw, where grammars restrict them."""
-
-    def looks_ahead(self, uid: int) -> bool:
-        """Return whether it is known what a row may draw after its next token."""
-        ...
-
-    def is_masked(self, uid: int) -> bool:
-        """Return whether the last token of a row was drawn under a mask."""
-        ...
-
-    def look_ahead(self, uid: int, guess: Sequence[int], limit: int) -> LookAhead | None:
-        """Return at most ``limit`` tokens that a row is expected to draw next.
-
-        Args:
-            guess: Expected tokens; followed as far as they are allowed.
-
-        Returns:
-            ``None`` where nothing restricts the row, now or later.
-        """
-        ...
+    new_drafter: Callable[[], Drafter]
+    memory: DrafterMemory
+    ability: str = ""
 
 
 #: Most tokens of a draft.
@@ -151,7 +121,7 @@ class Speculation:
         on_draft: Callable[[int, int], None],
         times: PassTimes | None = None,
         drafter: Drafter | None = None,
-        restrictions: Restrictions | None = None,
+        restrictions: LogitMasks | None = None,
     ) -> None:
         self._restrictions = restrictions
         #: The probability of each guessed token of a restricted row, given those before it.
@@ -375,7 +345,7 @@ class Speculation:
         self._agreement += weight * (is_right - self._agreement)
 
     def _restrict(
-        self, restrictions: Restrictions, uid: int, token: int, right: dict[int, list[int]]
+        self, restrictions: LogitMasks, uid: int, token: int, right: dict[int, list[int]]
     ) -> None:
         """Replace the guess of a restricted row by what may follow its present token."""
         guess = right.get(uid, [token])[1:]

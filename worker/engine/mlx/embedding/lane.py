@@ -17,17 +17,9 @@ from domain.chat.embedding import Vectors
 from domain.chat.items import Failed
 from domain.errors import Draining, EngineFailure, EngineLost, SemanticError
 from domain.model.registry import Pooling
-from domain.values import WaitingFor
 from worker.engine.mlx.embedding.network import EmbeddingNetwork, VectorComputation
 from worker.engine.mlx.memory.device import EmbeddingAccount
-from worker.engine.ports import (
-    Admission,
-    Admitted,
-    LoadedModel,
-    ModelRunner,
-    StepResult,
-    is_device_error,
-)
+from worker.engine.ports import SideWork, is_device_error
 
 _log = structlog.get_logger(__name__)
 
@@ -75,7 +67,7 @@ class _Loaded:
     tokens: int = SLICE_TOKENS_MIN
 
 
-class EmbeddingLane:
+class EmbeddingLane(SideWork):
     """Computes vectors in slices. The engine thread calls all but ``submit`` and ``abandon``.
 
     Args:
@@ -110,11 +102,7 @@ class EmbeddingLane:
         self.wake()
 
     def run_slice(self, seconds: float) -> bool:
-        """Compute for about ``seconds``, if there is work; return whether some is left.
-
-        Raises:
-            Exception: The device failed; what fails otherwise ends its request alone.
-        """
+        """Compute for about ``seconds``; see ``SideWork.run_slice``."""
         work = self._next()
         if work is None:
             return False
@@ -223,70 +211,3 @@ def _failure_of(error: Exception) -> Failed:
         return Failed(error=error.code, message=error.message, retryable=error.retryable)
     message = f"the vectors failed: {type(error).__name__}: {error}"
     return Failed(error=EngineFailure.code, message=message, retryable=False)
-
-
-#: Part of the longest pause of a stream that a slice of vectors may take.
-GAP_SHARE: Final = 0.25
-#: Length of a slice where streams may pause for any time, and while none runs, in seconds.
-IDLE_SLICE_S: Final = 0.05
-
-
-class SharedRunner:
-    """``ModelRunner`` with a lane of vectors beside the batch.
-
-    Args:
-        gap_max_s: Longest pause of a stream, in seconds; 0 for any.
-    """
-
-    def __init__(self, runner: ModelRunner, lane: EmbeddingLane, *, gap_max_s: float) -> None:
-        self._runner = runner
-        self._lane = lane
-        self._gap_max_s = gap_max_s
-
-    def load(self) -> LoadedModel:
-        """Load the model of the batch."""
-        return self._runner.load()
-
-    def must_wait(self, admission: Admission) -> WaitingFor | None:
-        """See ``ModelRunner.must_wait``."""
-        return self._runner.must_wait(admission)
-
-    def insert(self, admission: Admission) -> Admitted | None:
-        """See ``ModelRunner.insert``."""
-        return self._runner.insert(admission)
-
-    def step(self) -> StepResult:
-        """Compute a slice of vectors, if any wait, and then a step of the batch.
-
-        The tokens of the step before are on their way to their readers meanwhile.
-        """
-        self._lane.run_slice(GAP_SHARE * self._gap_max_s or IDLE_SLICE_S)
-        return self._runner.step()
-
-    def set_gap(self, gap_max_s: float) -> None:
-        """Set the longest pause of a stream, in seconds; 0 for any."""
-        self._gap_max_s = gap_max_s
-        self._runner.set_gap(gap_max_s)
-
-    def background(self) -> bool:
-        """Compute vectors and do deferred work; return whether some is left."""
-        is_left = self._runner.background()
-        return self._lane.run_slice(IDLE_SLICE_S) or is_left
-
-    def remove(self, uid: int) -> None:
-        """See ``ModelRunner.remove``."""
-        self._runner.remove(uid)
-
-    def reset(self) -> None:
-        """See ``ModelRunner.reset``."""
-        self._runner.reset()
-
-    def abandon(self, failure: Failed, /) -> None:
-        """End the requests for vectors; see ``ModelRunner.abandon``."""
-        self._lane.abandon(failure)
-        self._runner.abandon(failure)
-
-    def close(self) -> None:
-        """End the requests for vectors, and free the memory of both models."""
-        self._lane.close()
-        self._runner.close()

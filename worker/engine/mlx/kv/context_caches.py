@@ -63,12 +63,12 @@ class ContextCaches:
         start: The token that the first slot of the full-attention layers holds.
     """
 
-    def __init__(self, spec: ModelCacheSpec, caches: list[Any], start: int = 0) -> None:
+    def __init__(self, spec: ModelCacheSpec, caches: list[Any]) -> None:
         self._spec = spec
         self.caches = caches
         #: The caches without nesting.
         self.leaves = leaves(caches)
-        self.start = start
+        self.start = 0
 
     @property
     def nbytes(self) -> int:

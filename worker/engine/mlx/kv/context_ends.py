@@ -87,7 +87,6 @@ KINDS_MAX = 10_000
 #: Forks of a context that are kept, the last ones.
 FORKS_KEPT = 2
 
-_KEPT = (CheckpointKind.SYSTEM, CheckpointKind.FORK)
 #: Kinds of which a turn keeps one, and only behind the beginning of its last message.
 _OF_THE_TURN = (CheckpointKind.PARTING, CheckpointKind.PROMPT)
 

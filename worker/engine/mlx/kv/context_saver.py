@@ -158,7 +158,7 @@ class ContextSaver:
             if is_left and not work.context.is_running and self._is_done(work):
                 self._pool.record_saved(work.context)
                 del self._works[work.context]
-        self._is_stuck = not (moved or (is_due and is_due()) or self._tier.figures().queued)
+        self._is_stuck = not (moved or (is_due and is_due()) or self._tier.queued)
         return any(not self._is_done(work) for work in self._works.values())
 
     def save_now(self, context: Context, timeout_s: float) -> None:

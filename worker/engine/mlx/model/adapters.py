@@ -14,7 +14,7 @@ import mlx_lm.utils
 from mlx.utils import tree_unflatten
 
 from worker.engine.mlx.cpu import computes_on_cpu
-from worker.engine.mlx.rows.ragged_cache import RaggedRows
+from worker.engine.mlx.rows.ragged_states import RowSupport
 from worker.engine.ports import ModelLoadError
 
 CONFIG_FILE: Final = "adapter_config.json"
@@ -88,14 +88,14 @@ class BaseWeights:
     Attributes:
         files: Size and times of its files; see ``identities``.
         tokens: Tokenizer and grammars.
-        ragged: How it computes rows of unequal length.
+        support: How it computes several rows.
     """
 
     files: tuple[tuple[str, tuple[int, ...]], ...]
     network: Any
     config: Mapping[str, Any]
     tokens: Any
-    ragged: RaggedRows
+    support: RowSupport
 
 
 @dataclass(slots=True, eq=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from mlx_lm.models.base import create_attention_mask
 from domain.kv.owned_tokens import plain_ids
 from domain.kv.plan import HEAD_SHARE_MAX, DrafterMemory, size_text
 from domain.kv.spec import WINDOW_SLACK_TOKENS, WINDOW_STEP_TOKENS
-from domain.model.registry import DRAFT_HEAD, NO_DRAFTER
+from domain.model.registry import DRAFT_HEAD, NO_DRAFTER, ModelEntry
 from ops.models.hub_cache import WEIGHTS
 from worker.engine.mlx.cpu import computes_on_cpu, in_single_precision
 from worker.engine.mlx.drafting.speculation import (
@@ -38,7 +39,7 @@ from worker.engine.mlx.kv.window_cache import WindowKVCache
 from worker.engine.mlx.memory.at_load import parameter_bytes
 from worker.engine.mlx.memory.device import ProcessDevice
 from worker.engine.mlx.model.draft_model import load_draft
-from worker.engine.mlx.model.loader import ModelSource, find_model
+from worker.engine.mlx.model.loader import find_model
 from worker.engine.mlx.rows.ragged_cache import RaggedKind, pass_caches
 
 _log = structlog.get_logger(__name__)
@@ -91,32 +92,9 @@ def has_known_head(network: Any) -> bool:  # noqa: ANN401 - mlx-lm ships no type
     return type(network).__module__ in HEAD_FAMILIES
 
 
-@dataclass(frozen=True, slots=True)
-class DraftHead:
-    """A loaded head.
-
-    Attributes:
-        network: The mlx-lm model that it belongs to.
-        weights_bytes: Its own; embedding and output head are those of the network.
-        row_bytes: Most bytes that it keeps of a row.
-        ability: What is reported of the speculation of the model.
-    """
-
-    network: Any
-    head: MtpHead
-    weights_bytes: int
-    row_bytes: int
-    ability: str = "a head of its own drafts too"
-
-    def new_drafter(self) -> HeadDrafter:
-        """Return what drafts with it."""
-        return HeadDrafter(self)
-
-
-def draft_loader(
-    draft: str | None, source: ModelSource
-) -> Callable[[Any, str], DrafterSource | None] | None:
-    """Return what loads the drafter that ``models.NAME.draft`` means; ``None`` for no drafter."""
+def draft_loader(model: ModelEntry) -> Callable[[Any, str], DrafterSource | None] | None:
+    """Return what loads the drafter that ``ModelEntry.draft`` means; ``None`` for no drafter."""
+    draft = model.draft
     if draft == NO_DRAFTER:
         return None
 
@@ -126,13 +104,13 @@ def draft_loader(
                 _log.warning("draft_model_unused", why=refusal)
             return None
         if draft is None or draft == DRAFT_HEAD:
-            return load_head(source, network, is_asked=draft is not None)
-        return load_draft(draft, source)
+            return load_head(model, network, is_asked=draft is not None)
+        return load_draft(draft, model)
 
     return load
 
 
-def load_head(source: ModelSource, network: Any, *, is_asked: bool) -> DraftHead | None:  # noqa: ANN401 - mlx-lm ships no types
+def load_head(model: ModelEntry, network: Any, *, is_asked: bool) -> DrafterSource | None:  # noqa: ANN401 - mlx-lm ships no types
     """Load the head of a model on the engine thread; ``None`` where there is none of use.
 
     Args:
@@ -143,13 +121,14 @@ def load_head(source: ModelSource, network: Any, *, is_asked: bool) -> DraftHead
         why = f"heads of the family {type(network).__module__.rpartition('.')[2]} are not known"
         if has_known_head(network):
             why = "the weights have no mtp tensors"
-            tensors = read_head(find_model(source.id, source.revision, downloads=False))
+            tensors = read_head(find_model(model.source, model.revision, downloads=False))
             if tensors:
-                draft = draft_head(network, tensors)
+                head = draft_head(network, tensors)
                 left_bytes = ProcessDevice().memory().usable_bytes - mx.get_active_memory()
-                if is_asked or draft.weights_bytes <= HEAD_SHARE_MAX * left_bytes:
-                    return warmed(draft)
-                why, is_asked = f"it takes {size_text(draft.weights_bytes)} of the memory", True
+                size_bytes = parameter_bytes(head)
+                if is_asked or size_bytes <= HEAD_SHARE_MAX * left_bytes:
+                    return warmed(network, head)
+                why, is_asked = f"it takes {size_text(size_bytes)} of the memory", True
     except Exception as error:  # noqa: BLE001 - of many types on odd weights; the model goes on
         why, is_asked = f"{type(error).__name__}: {error}", True
     if is_asked:
@@ -157,14 +136,13 @@ def load_head(source: ModelSource, network: Any, *, is_asked: bool) -> DraftHead
     return None
 
 
-def draft_head(network: Any, tensors: Mapping[str, mx.array]) -> DraftHead:  # noqa: ANN401 - mlx-lm ships no types
+def draft_head(network: Any, tensors: Mapping[str, mx.array]) -> MtpHead:  # noqa: ANN401 - mlx-lm ships no types
     """Return a head of some tensors, with the quantization that they have; they stay lazy.
 
     Raises:
         ValueError: A tensor is missing, or belongs to no part of the head.
     """
-    text = text_model(network)
-    head = MtpHead(text)
+    head = MtpHead(text_model(network))
     quantize(
         head,
         class_predicate=lambda path, module: (
@@ -183,15 +161,15 @@ def draft_head(network: Any, tensors: Mapping[str, mx.array]) -> DraftHead:  # n
     head.load_weights(list(tensors.items()), strict=False)
     if computes_on_cpu():
         in_single_precision(head, ProcessDevice().memory().usable_bytes)
-    return DraftHead(network, head, parameter_bytes(head), _row_bytes(text, head))
+    return head
 
 
-def _row_bytes(text: Any, head: MtpHead) -> int:  # noqa: ANN401 - mlx-lm ships no types
-    args, element = text.args, head.norm.weight.dtype.size
+def memory_of(network: Any, head: MtpHead) -> DrafterMemory:  # noqa: ANN401 - mlx-lm ships no types
+    """Return what a head takes; embedding and output head are those of the network."""
+    args, element = text_model(network).args, head.norm.weight.dtype.size
     slots = HEAD_CONTEXT_TOKENS + WINDOW_SLACK_TOKENS + WINDOW_STEP_TOKENS
     row = slots * 2 * args.num_key_value_heads * args.head_dim + STATES_MAX * args.hidden_size
-    bytes_of_row: int = element * row
-    return bytes_of_row
+    return DrafterMemory(weights_bytes=parameter_bytes(head), row_bytes=element * row)
 
 
 def head_memory(network: Any, dtype: mx.Dtype) -> DrafterMemory | None:  # noqa: ANN401 - mlx-lm ships no types
@@ -200,18 +178,21 @@ def head_memory(network: Any, dtype: mx.Dtype) -> DrafterMemory | None:  # noqa:
         return None
     head = MtpHead(text_model(network))
     head.set_dtype(dtype)
-    row_bytes = _row_bytes(text_model(network), head)
-    return DrafterMemory(weights_bytes=parameter_bytes(head), row_bytes=row_bytes)
+    return memory_of(network, head)
 
 
-def warmed(draft: DraftHead) -> DraftHead:
+def warmed(network: Any, head: MtpHead) -> DrafterSource:  # noqa: ANN401 - mlx-lm ships no types
     """Compute a draft, so that the first one of a row takes no longer than others."""
-    arrays: Any = draft.head.parameters()  # type: ignore[no-untyped-call]  # mlx has no types for it
+    arrays: Any = head.parameters()  # type: ignore[no-untyped-call]  # mlx has no types for it
     mx.eval(arrays)
-    drafter, row = draft.new_drafter(), _WarmRow()
-    drafter.observe([row], mx.zeros((1, text_model(draft.network).args.hidden_size)), [1], [1])
+    drafter, row = HeadDrafter(network, head), _WarmRow()
+    drafter.observe([row], mx.zeros((1, text_model(network).args.hidden_size)), [1], [1])
     drafter.propose([row], [0], FIRST_DRAFT_TOKENS_MAX)
-    return draft
+    return DrafterSource(
+        partial(HeadDrafter, network, head),
+        memory_of(network, head),
+        ability="a head of its own drafts too",
+    )
 
 
 def read_head(model_dir: Path) -> dict[str, mx.array]:
@@ -309,9 +290,9 @@ class HeadDrafter:
     has read of a sequence is not kept when the sequence ends.
     """
 
-    def __init__(self, draft: DraftHead) -> None:
-        text = text_model(draft.network)
-        self._head = draft.head
+    def __init__(self, network: Any, head: MtpHead) -> None:  # noqa: ANN401 - mlx-lm ships no types
+        text = text_model(network)
+        self._head = head
         self._embed = text.model.embed_tokens
         self._logits = text.lm_head if "lm_head" in text else self._embed.as_linear
         self._rows: dict[int, _HeadRow] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,15 @@ import mlx_lm.utils
 
 from domain.chat.images import IMAGE_ID_MIN
 from domain.kv.owned_tokens import plain_ids
+from domain.kv.plan import DrafterMemory
 from domain.kv.spec import BLOCK_TOKENS
+from domain.model.registry import ModelEntry
 from worker.engine.mlx.cpu import computes_on_cpu, in_single_precision, use_openblas
-from worker.engine.mlx.drafting.speculation import DRAFT_TOKENS_MAX, SpeculatedRow
+from worker.engine.mlx.drafting.speculation import (
+    DRAFT_TOKENS_MAX,
+    DrafterSource,
+    SpeculatedRow,
+)
 from worker.engine.mlx.kv.probe import probe_spec
 from worker.engine.mlx.kv.window_cache import (
     UnsupportedCache,
@@ -25,12 +32,8 @@ from worker.engine.mlx.kv.window_cache import (
 )
 from worker.engine.mlx.memory.at_load import parameter_bytes
 from worker.engine.mlx.memory.device import ProcessDevice
-from worker.engine.mlx.model.loader import TOKENIZER, ModelSource, find_model, vocabulary_of
-from worker.engine.mlx.rows.ragged_cache import (
-    forward_rows,
-    install_ragged_attention,
-    pass_caches,
-)
+from worker.engine.mlx.model.loader import TOKENIZER, find_model, vocabulary_of
+from worker.engine.mlx.rows.ragged_cache import forward_rows, pass_caches
 from worker.engine.mlx.rows.ragged_states import RowSupport, find_row_support
 from worker.engine.ports import ModelLoadError
 
@@ -43,41 +46,17 @@ DRAFT_TOKENS_HELD = 2 * DRAFT_CONTEXT_TOKENS + DRAFT_TOKENS_MAX
 _PIECE_TOKENS, _CAUGHT_UP_TOKENS = 256, 32
 
 
-@dataclass(frozen=True, slots=True)
-class DraftNetwork:
-    """A loaded draft model.
-
-    Attributes:
-        network: An mlx-lm model.
-        support: How it computes several rows; without a refusal.
-        vocabulary: Ids below this are drafted: those of the network that verifies them.
-        row_bytes: Most bytes of the caches of a row.
-        ability: What is reported of the speculation of the model that verifies.
-    """
-
-    network: Any
-    support: RowSupport
-    vocabulary: int | None
-    weights_bytes: int
-    row_bytes: int
-    ability: str = ""
-
-    def new_drafter(self) -> ModelDrafter:
-        """Return what drafts with it."""
-        return ModelDrafter(self)
-
-
-def load_draft(draft: str, source: ModelSource) -> DraftNetwork:
+def load_draft(draft: str, model: ModelEntry) -> DrafterSource:
     """Load a draft model on the engine thread.
 
     Args:
         draft: A directory, or a hub id.
-        source: The model that it drafts for.
+        model: The one that it drafts for.
 
     Raises:
         ModelLoadError: It is not found, cannot draft, or has another vocabulary.
     """
-    model_dir, draft_dir = find_model(source.id, source.revision), find_model(draft)
+    model_dir, draft_dir = find_model(model.source, model.revision), find_model(draft)
     try:
         network, config = mlx_lm.utils.load_model(draft_dir, lazy=True)
         if computes_on_cpu():
@@ -86,7 +65,7 @@ def load_draft(draft: str, source: ModelSource) -> DraftNetwork:
         mx.eval(network.parameters())
         vocabulary = vocabulary_of(mlx_lm.utils.load_config(model_dir))
         wrong = _other_vocabulary(model_dir, draft_dir, vocabulary_of(config))
-        support = find_row_support(network, install_ragged_attention(network))
+        support = find_row_support(network)
         row_bytes = probe_spec(network, BLOCK_TOKENS).live_bytes(DRAFT_TOKENS_HELD)
     except UnsupportedCache as error:
         msg = f"the draft model {draft} cannot draft: {error}"
@@ -96,12 +75,13 @@ def load_draft(draft: str, source: ModelSource) -> DraftNetwork:
         msg = f"the draft model in {draft_dir} cannot be loaded: {type(error).__name__}: {error}"
         raise ModelLoadError(msg) from error
     if wrong:
-        msg = f"the draft model {draft} has another vocabulary than {source.id}: {wrong}"
+        msg = f"the draft model {draft} has another vocabulary than {model.source}: {wrong}"
         raise ModelLoadError(msg)
     if support.draft_refusal:
         msg = f"the draft model {draft} cannot draft: {support.draft_refusal}"
         raise ModelLoadError(msg)
-    return DraftNetwork(network, support, vocabulary, parameter_bytes(network), row_bytes)
+    memory = DrafterMemory(weights_bytes=parameter_bytes(network), row_bytes=row_bytes)
+    return DrafterSource(partial(ModelDrafter, network, support, vocabulary), memory)
 
 
 def _other_vocabulary(model_dir: Path, draft_dir: Path, draft_ids: int | None) -> str:
@@ -139,12 +119,23 @@ class _DraftRow:
 
 
 class ModelDrafter:
-    """Drafts the likeliest tokens of a draft model. Belongs to the thread that loaded it."""
+    """Drafts the likeliest tokens of a draft model. Belongs to the thread that loaded it.
 
-    def __init__(self, draft: DraftNetwork) -> None:
-        self._network = draft.network
-        self._support = draft.support
-        self._vocabulary = draft.vocabulary
+    Args:
+        network: An mlx-lm model.
+        support: How it computes several rows; without a refusal.
+        vocabulary: Ids below this are drafted: those of the network that verifies them.
+    """
+
+    def __init__(
+        self,
+        network: Any,  # noqa: ANN401 - mlx-lm ships no types
+        support: RowSupport,
+        vocabulary: int | None,
+    ) -> None:
+        self._network = network
+        self._support = support
+        self._vocabulary = vocabulary
         self._rows: dict[int, _DraftRow] = {}
 
     def observe(self, *_: object) -> None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ import worker.demo_model
 from domain.chat.images import IMAGE_ID_MIN
 from domain.chat.ports import RecordedAnswers
 from domain.model.registry import ModelEntry
-from domain.values import ModelCard, Sampling, SamplingWish
+from domain.values import ModelCard, Sampling
 from ops.models.hub_cache import (
     HUB_FILES,
     WEIGHTS,
@@ -54,7 +54,7 @@ from worker.engine.mlx.model.tool_families import (
 )
 from worker.engine.mlx.prompt.incremental_prompt import IncrementalPrompts
 from worker.engine.mlx.prompt.renderer import PromptRenderer
-from worker.engine.mlx.rows.ragged_cache import RaggedRows, install_ragged_attention
+from worker.engine.mlx.rows.ragged_states import RowSupport, find_row_support
 from worker.engine.mlx.vision.encoder import (
     ImageEncoder,
     ImageReader,
@@ -76,7 +76,7 @@ class LoadedWeights:
     Attributes:
         network: An mlx-lm model; only the thread that loaded it may use it.
         model: Tokenizer, renderer and model card, for any thread.
-        ragged: What ``install_ragged_attention`` returned; ``None`` where it was not called.
+        support: How it computes several rows; ``None`` where that was not checked yet.
         images: Gives the network images; ``None`` where it sees none.
         tower_bytes: Weights of what encodes them.
         kv_bits: Bits of keys and values where the network allows it; 0 keeps them exact.
@@ -85,7 +85,7 @@ class LoadedWeights:
     network: Any
     end_ids: frozenset[int]
     model: LoadedModel
-    ragged: RaggedRows | None = None
+    support: RowSupport | None = None
     images: ImageInputs | None = None
     tower_bytes: int = 0
     kv_bits: int = 0
@@ -94,73 +94,38 @@ class LoadedWeights:
 _log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+#: Name of the file in a data directory that caches digests of weights.
+DIGESTS: Final = "digests.json"
 #: Arrays of weights that are read between two looks at what is loaded beside them.
 _READ_TOGETHER: Final = 32
 #: Without it, transformers asks on the terminal whether to run the Python files of a model.
 TOKENIZER: Final = {"trust_remote_code": False}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSource:
-    """Which model to load.
+def fingerprint_of(model: ModelEntry, model_dir: Path, digests: Path | None) -> str:
+    """Return the digest over all that is loaded, with the form of the contexts.
 
-    Attributes:
-        id: A directory, a hub id (``owner/name``), or ``semantic-demo``.
-        name: The name for clients; by default the id, or the name of the directory.
-        context_length: Lowers the model's own context length, in tokens.
-        sampling: Defaults that replace those of the model.
-        revision: Branch, tag or commit of a hub repository.
-        adapter: Directory of a LoRA adapter.
-        digest_cache: File that caches digests of weights; see ``fingerprint``.
-        kv_bits: Bits of keys and values where the network allows it; 0 keeps them exact.
+    Args:
+        digests: File that caches digests of weights; see ``fingerprint``.
+
+    Raises:
+        ModelLoadError: The directory of the adapter holds none.
     """
+    digest = fingerprint(model_dir, _adapter_of(model), cache_file=digests)
+    return fingerprint_in_form(digest, model.kv_bits)
 
-    id: str
-    name: str | None = None
-    context_length: int | None = None
-    sampling: SamplingWish = field(default_factory=SamplingWish)
-    revision: str | None = None
-    adapter: str | None = None
-    digest_cache: Path | None = None
-    kv_bits: int = 0
 
-    @classmethod
-    def of(cls, entry: ModelEntry, data_dir: Path) -> ModelSource:
-        """Return a registered model; ``data_dir`` keeps the digests of its weights."""
-        return cls(
-            id=entry.source,
-            name=entry.name,
-            context_length=entry.context_length,
-            sampling=entry.sampling,
-            revision=entry.revision,
-            adapter=entry.adapter,
-            digest_cache=data_dir / "digests.json",
-            kv_bits=entry.kv_bits,
-        )
-
-    def adapter_dir(self) -> Path | None:
-        """Return the directory of the adapter, if there is one.
-
-        Raises:
-            ModelLoadError: It holds no adapter.
-        """
-        return None if self.adapter is None else checked_adapter(self.adapter)
-
-    def fingerprint(self, model_dir: Path) -> str:
-        """Return the digest over all that is loaded, with the form of the contexts.
-
-        Raises:
-            ModelLoadError: The directory of the adapter holds none.
-        """
-        digest = fingerprint(model_dir, self.adapter_dir(), cache_file=self.digest_cache)
-        return fingerprint_in_form(digest, self.kv_bits)
+def _adapter_of(model: ModelEntry) -> Path | None:
+    return None if model.adapter is None else checked_adapter(model.adapter)
 
 
 def load_weights(
-    source: ModelSource,
+    source: ModelEntry,
     answers: RecordedAnswers | None = None,
     check_dir: Callable[[Path], None] | None = None,
     kept: KeptBase | None = None,
+    *,
+    digests: Path | None = None,
 ) -> LoadedWeights:
     """Load a model on the calling thread, which must be the engine thread.
 
@@ -175,20 +140,21 @@ def load_weights(
         check_dir: Raises ``ModelLoadError`` for the directory of a model that must not be loaded.
         kept: Has the network where another adapter of the same model was loaded before, and keeps
             it for the next one.
+        digests: As for ``fingerprint_of``.
 
     Raises:
         ModelLoadError: The model is not found or cannot be loaded; the message lists the attempts.
     """
-    model_dir = find_model(source.id, source.revision)
+    model_dir = find_model(source.source, source.revision)
     if check_dir is not None:
         check_dir(model_dir)
-    adapter = source.adapter_dir()
+    adapter = _adapter_of(source)
     kept = kept or KeptBase()
     try:
         files = identities(model_dir)
         with ThreadPoolExecutor(2, thread_name_prefix="load") as pool:
             # Digests are computed without the interpreter's lock.
-            digest = pool.submit(source.fingerprint, model_dir)
+            digest = pool.submit(fingerprint_of, source, model_dir, digests)
             base = kept.take(files) or _read_base(model_dir, files, pool)
             replaced = {} if adapter is None else apply_adapter(base.network, adapter)
             kept.keep(base, replaced)
@@ -208,13 +174,7 @@ def load_weights(
         sampling=source.sampling.resolve(_sampling_defaults(model_dir)),
         vocabulary=vocabulary_of(config),
     )
-    weights = LoadedWeights(
-        network=network,
-        end_ids=tokens.end_ids,
-        model=model,
-        ragged=base.ragged,
-        kv_bits=source.kv_bits,
-    )
+    weights = LoadedWeights(network, tokens.end_ids, model, base.support, kv_bits=source.kv_bits)
     return weights if isinstance(encoder, str) else _seeing(weights, encoder, config)
 
 
@@ -262,8 +222,8 @@ def _read_base(
         use_openblas()
         in_single_precision(network, ProcessDevice().memory().usable_bytes)
     _read_weights(network, tokenizing)
-    ragged = install_ragged_attention(network)
-    return BaseWeights(files, network, config, tokenizing.result(), ragged)
+    support = find_row_support(network)
+    return BaseWeights(files, network, config, tokenizing.result(), support)
 
 
 def _reader_of(
@@ -324,7 +284,9 @@ class _Tokens:
         )
 
 
-def load_renderer(source: ModelSource, answers: RecordedAnswers | None = None) -> Render:
+def load_renderer(
+    source: ModelEntry, answers: RecordedAnswers | None = None, *, digests: Path | None = None
+) -> Render:
     """Return what renders the prompts of a model, without its weights in memory.
 
     The prompts equal those of ``load_weights``.
@@ -332,11 +294,12 @@ def load_renderer(source: ModelSource, answers: RecordedAnswers | None = None) -
     Args:
         source: Which model; its files must be on this machine.
         answers: As for ``load_weights``.
+        digests: As for ``fingerprint_of``.
 
     Raises:
         ModelLoadError: The model is not found, or its tokenizer cannot be loaded.
     """
-    model_dir = find_model(source.id, source.revision, downloads=False)
+    model_dir = find_model(source.source, source.revision, downloads=False)
     try:
         config = mlx_lm.utils.load_config(model_dir)
         end_ids = config.get("eos_token_id")
@@ -345,7 +308,7 @@ def load_renderer(source: ModelSource, answers: RecordedAnswers | None = None) -
         # As above.
         msg = f"the tokenizer in {model_dir} cannot be loaded: {type(error).__name__}: {error}"
         raise ModelLoadError(msg) from error
-    card = _card(source, model_dir, config, source.fingerprint(model_dir))
+    card = _card(source, model_dir, config, fingerprint_of(source, model_dir, digests))
     renderer = PromptRenderer(
         tokenizer,
         tool_format_of(tokenizer),
@@ -470,15 +433,12 @@ def _checked(model_dir: Path) -> Path:
     return model_dir
 
 
-def _card(
-    source: ModelSource, model_dir: Path, config: Mapping[str, Any], digest: str
-) -> ModelCard:
+def _card(source: ModelEntry, model_dir: Path, config: Mapping[str, Any], digest: str) -> ModelCard:
     context = context_length_of(config)
     if source.context_length is not None:
         context = min(context, source.context_length)
-    local_name = model_dir.name if Path(source.id).expanduser().is_dir() else source.id
     return ModelCard(
-        id=source.name or local_name,
+        id=source.name,
         fingerprint=digest,
         context_length=context,
         description=_description(config),

@@ -24,7 +24,6 @@ from worker.engine.mlx.memory.at_load import parameter_bytes
 from worker.engine.mlx.memory.step import estimated_step
 from worker.engine.mlx.model.abilities import abilities_of
 from worker.engine.mlx.model.draft_head import head_memory
-from worker.engine.mlx.rows.ragged_cache import install_ragged_attention
 from worker.engine.mlx.rows.ragged_states import find_row_support
 
 _DTYPES = {"bfloat16": mx.bfloat16, "float16": mx.float16, "float32": mx.float32}
@@ -93,8 +92,7 @@ def _sized(
     _untie(network, config)
     _quantize(network, config, bits)
     spec = probe_spec(network)
-    ragged = install_ragged_attention(network, computes=False)
-    support = find_row_support(network, ragged, computes=False)
+    support = find_row_support(network, computes=False)
     if kv_bits and not packed_refusal(network, packed_spec(network, spec), computes=False):
         spec = packed_spec(network, spec)
     step = estimated_step(network, spec, piece_tokens=piece_tokens, batch=batch, stores_scores=True)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
@@ -55,20 +55,6 @@ class RaggedKind(IntEnum):
     BY_TOKEN = 1
     BY_ROW = 2
     WHOLE = 3
-
-
-class RaggedRows(NamedTuple):
-    """How a network computes rows of unequal length.
-
-    Attributes:
-        why: Why the kind is not ``WHOLE``; empty where it is.
-    """
-
-    kind: RaggedKind
-    why: str = ""
-
-    def __bool__(self) -> bool:
-        return bool(self.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,8 +377,8 @@ def ragged_attention(
     return mx.concatenate(outputs, axis=0)
 
 
-def install_ragged_attention(network: Network, *, computes: bool = True) -> RaggedRows:
-    """Prepare a network for ragged rows; return how it computes them correctly.
+def install_ragged_attention(network: Network, *, computes: bool = True) -> tuple[RaggedKind, str]:
+    """Prepare a network for ragged rows; return how it computes them, and why not ``WHOLE``.
 
     The network runs two rows of unequal length together and alone, one of them with two new tokens
     unless it has recurrent layers. Where the logits differ or a model handles keys and values
@@ -418,11 +404,11 @@ def install_ragged_attention(network: Network, *, computes: bool = True) -> Ragg
                 _split_attention(network)
             difference = _difference(network, alone, lengths, kind, computes=computes)
             if not difference:
-                return RaggedRows(kind, why)
+                return kind, why
             why = difference
     except Exception as error:  # noqa: BLE001 - whatever a model raises on caches of another kind
         why = first_sentence(error)
-    return RaggedRows(RaggedKind.NONE, why)
+    return RaggedKind.NONE, why
 
 
 def _difference(

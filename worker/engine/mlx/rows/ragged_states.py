@@ -35,9 +35,9 @@ from worker.engine.mlx.kv.window_cache import (
 )
 from worker.engine.mlx.rows.ragged_cache import (
     RaggedKind,
-    RaggedRows,
     checked_rows,
     forward_rows,
+    install_ragged_attention,
     logits_differ,
     merged_states,
 )
@@ -369,8 +369,8 @@ class RowSupport:
     hooks: StateHooks | None = None
 
 
-def find_row_support(network: Network, rows: RaggedRows, *, computes: bool = True) -> RowSupport:
-    """Prepare a network for passes over drafts, and return what it can compute.
+def find_row_support(network: Network, *, computes: bool = True) -> RowSupport:
+    """Prepare a network for ragged rows and for passes over drafts; return what it can compute.
 
     Where it has recurrent layers, two rows with drafts are computed, a part of them is kept, and
     the next token computed; the logits must be those without drafts.
@@ -378,23 +378,24 @@ def find_row_support(network: Network, rows: RaggedRows, *, computes: bool = Tru
     Args:
         computes: Whether logits are computed and compared; else only their shapes are made.
     """
+    kind, why = install_ragged_attention(network, computes=computes)
+    if not kind:
+        return RowSupport(why=why)
     found = leaves(make_row_caches(network))
-    if not rows:
-        return RowSupport(why=rows.why)
     other = {type(leaf).__name__ for leaf in found if type(leaf) not in TRIMMABLE_CLASSES}
     if not any(map(is_state, found)):
-        why = f"{', '.join(sorted(other))} cannot take back tokens" if other else ""
-        return RowSupport(rows.kind, rows.why, why)
+        refusal = f"{', '.join(sorted(other))} cannot take back tokens" if other else ""
+        return RowSupport(kind, why, refusal)
     hooks, refusal = _install(network), ""
     # That of rows of one token each, which do not show how several tokens of a row attend.
-    for kind in (rows.kind, RaggedKind.BY_TOKEN):
+    for tried in (kind, RaggedKind.BY_TOKEN):
         try:
-            refusal = _check(network, hooks, kind, computes=computes)
+            refusal = _check(network, hooks, tried, computes=computes)
         except Exception as error:  # noqa: BLE001 - whatever a model raises
             refusal = f"{type(error).__name__}: {error}"
         if not refusal:
-            return RowSupport(kind, rows.why, "", hooks)
-    return RowSupport(rows.kind, rows.why, f"the states of its layers cannot be chosen: {refusal}")
+            return RowSupport(tried, why, "", hooks)
+    return RowSupport(kind, why, f"the states of its layers cannot be chosen: {refusal}")
 
 
 def _install(network: Network) -> StateHooks:

@@ -49,7 +49,7 @@ def grammars() -> Iterator[GuidanceGrammars]:
     made = grammars_for(TOKENIZER.to_str(), ENDS)
     assert made is not None
     yield made
-    made.close()
+    made._probe._end()
 
 
 def _probes() -> list[psutil.Process]:
@@ -97,7 +97,7 @@ def test_a_refusal_is_remembered_and_the_time_of_a_request_has_an_end(
     assert other.refusal('start: "b"') is None
     refused = grammars.of(NO_CLAIM).refusal("start: (")
     assert refused is not None
-    grammars.close()
+    grammars._probe._end()
     assert requested.refusal("start: (") == refused
 
 

@@ -19,6 +19,7 @@ from worker.engine.mlx.drafting.speculation import (
     SpeculatedRow,
     Speculation,
 )
+from worker.engine.mlx.sampling.masks import LogitMasks
 
 END = 99
 
@@ -232,11 +233,12 @@ def test_a_drafter_serves_rows_without_a_guess_of_their_own(
     assert drafter.dropped == [2, 5]
 
 
-@dataclass
-class _Below:
+class _Below(LogitMasks):
     """What the second row may draw: tokens below a limit. What the third one may is not known."""
 
-    limit: int
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.limit = limit
 
     def looks_ahead(self, uid: int) -> bool:
         return uid != 3
