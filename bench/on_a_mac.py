@@ -24,7 +24,7 @@ import mlx.core as mx
 import psutil
 
 from bench.blas import measured_blas
-from bench.experiments.report import log_to_stderr, print_conditions, table_lines
+from bench.report.section import log_to_stderr, print_conditions, table_lines
 from bench.runners import (
     DiskRunner,
     end_runner,

@@ -19,8 +19,7 @@ from typing import Any, Final
 import httpx
 
 from bench.chaos.model import make_exact_model
-from bench.experiments.report import table_lines
-from bench.report.section import Section
+from bench.report.section import Section, table_lines
 from tests.support.clients.job_reader import JobReader
 from tests.support.models.adapters import make_adapter
 from tests.support.models.tiny_models import make_tiny_llama

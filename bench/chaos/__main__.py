@@ -26,9 +26,9 @@ from bench.chaos.model import make_exact_model
 from bench.chaos.plan import Fault, make_plan
 from bench.chaos.receiver import hook_receiver
 from bench.chaos.run import Chaos, Recovery, Run, mixed_environment
-from bench.experiments.report import print_conditions, print_table
 from bench.figures import percentile
 from bench.long_runs import LongRun, add_slice_options, run_slices
+from bench.report.section import print_conditions, print_table
 from tests.support.processes.service import Service
 
 #: Violations that are printed; others are only counted.

@@ -2,13 +2,39 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
-from bench.chaos.answers import check_answers
-from bench.chaos.ends import check_ends
-from bench.chaos.history import Event, History, Operation, Violation
-from bench.chaos.jobs_in_log import ENDS, SUBMITTED, check_jobs
+from bench.chaos.history import (
+    Event,
+    History,
+    Item,
+    Operation,
+    Reading,
+    Violation,
+    WebhookMessage,
+)
+
+SUBMITTED: Final = "JobSubmitted"
+ENDS: Final = {
+    "JobCompleted": "completed",
+    "JobCancelled": "cancelled",
+    "JobFailed": "failed",
+    "JobExpired": "expired",
+}
+#: Events allowed after the end: a repeated request that got the stored answer, and a deletion.
+_AFTER_THE_END: Final = {"JobAttached", "JobHidden"}
+#: Errors of ``JobFailed`` where the limit of worker deaths or of attempts ended a job.
+_GIVEN_UP: Final = "given up: "
+#: Errors of ``AttemptFailed`` that no injected fault explains: the code itself is at fault.
+_OWN_FAULTS: Final = {"internal_error", "engine_failure"}
+_BATCH_SUBMITTED: Final = "BatchSubmitted"
+_BATCH_ENDED: Final = "BatchEnded"
+_SWAPS: Final = "models"
+#: Kinds of an item that ends a stream.
+_TERMINAL: Final = {"finished", "failed"}
 
 
 def check(history: History, *, others: tuple[str, ...] = ()) -> tuple[Violation, ...]:
@@ -23,13 +49,13 @@ def check(history: History, *, others: tuple[str, ...] = ()) -> tuple[Violation,
 
 def _all(history: History, others: tuple[str, ...]) -> Iterator[Violation]:
     yield from _check_log(history)
-    yield from check_jobs(history.events)
+    yield from _check_jobs(history.events)
     submitted = _submitted(history.events)
     for operation in history.operations:
         yield from _check_acceptance(operation, submitted)
         yield from _check_states(operation, history)
-        yield from check_answers(operation, history)
-    yield from check_ends(history)
+        yield from _check_answers(operation, history)
+    yield from _check_ends(history)
     yield from _check_strangers(history, submitted, others)
 
 
@@ -118,3 +144,296 @@ def _check_strangers(
         elif job in ends and ends[job] != outcome.status:
             what = f"is {outcome.status} in the list and {ends[job]} in the log"
             yield Violation("an end is final", job, what)
+
+
+# --- events of jobs ---------------------------------------------------------------------------
+
+
+def _check_jobs(events: Sequence[Event]) -> Iterator[Violation]:
+    """Yield the violations in the events of all jobs."""
+    jobs: dict[str, list[Event]] = {}
+    for event in events:
+        if event.stream.startswith("job-"):
+            jobs.setdefault(event.stream, []).append(event)
+    for job, own in jobs.items():
+        yield from _check_life(job, own)
+        yield from _check_attempts(job, own)
+
+
+def _check_life(job: str, events: Sequence[Event]) -> Iterator[Violation]:
+    if events[0].type != SUBMITTED or sum(e.type == SUBMITTED for e in events) != 1:
+        yield Violation("one request, one job", job, f"begins with {events[0].type}")
+    ends = [index for index, event in enumerate(events) if event.type in ENDS]
+    if not ends:
+        what = f"its last event is {events[-1].type} at {events[-1].position}"
+        yield Violation("every accepted job ends", job, what)
+        return
+    if len(ends) > 1:
+        what = "ended by " + " and ".join(events[index].type for index in ends)
+        yield Violation("a job ends once", job, what)
+    for event in events[ends[0] + 1 :]:
+        if event.type not in _AFTER_THE_END and event.type not in ENDS:
+            what = f"{event.type} at {event.position} after its end"
+            yield Violation("an end is final", job, what)
+    yield from _check_end(job, events[ends[0]], events)
+
+
+def _check_end(job: str, end: Event, events: Sequence[Event]) -> Iterator[Violation]:
+    """A kill must not fail a job, and no client sets a deadline."""
+    types = {event.type for event in events}
+    if end.type == "JobExpired":
+        yield Violation("answers are whole", job, "expired, with no deadline")
+    if end.type == "JobCancelled" and "JobCancelRequested" not in types:
+        yield Violation("answers are whole", job, "cancelled without a cancellation request")
+    if end.type != "JobFailed":
+        return
+    message = str(end.data.get("message", ""))
+    deaths = sum(event.type == "AttemptStarted" for event in events)
+    cap = int(events[0].data.get("worker_deaths_max", 1))
+    if not message.startswith(_GIVEN_UP) or deaths < cap:
+        what = f"failed after {deaths} attempts: {message or 'no word why'}"
+        yield Violation("answers are whole", job, what)
+
+
+def _check_attempts(job: str, events: Sequence[Event]) -> Iterator[Violation]:
+    """An attempt emits from its start to the start of the next, or to its failure."""
+    current, active_attempt = 0, False
+    for event in events:
+        number = event.data.get("attempt")
+        if event.type == "AttemptFailed" and event.data.get("error") in _OWN_FAULTS:
+            what = f"attempt {number}: {event.data.get('message', 'no word why')}"
+            yield Violation("no attempt fails by itself", job, what)
+        if event.type == "AttemptStarted":
+            if number != current + 1:
+                what = f"attempt {number} started after attempt {current}"
+                yield Violation("one attempt speaks", job, what)
+            current, active_attempt = int(number or 0), True
+        elif number is not None and (number or event.type == "JobCompleted"):
+            if number != current or not active_attempt:
+                what = f"{event.type} of attempt {number} at {event.position}, {current} is current"
+                yield Violation("one attempt speaks", job, what)
+            active_attempt = active_attempt and event.type != "AttemptFailed"
+
+
+# --- answers ----------------------------------------------------------------------------------
+
+
+def _check_answers(operation: Operation, history: History) -> Iterator[Violation]:
+    """Yield the violations in what one client received."""
+    for reading in operation.readings:
+        yield from _check_order(reading)
+    yield from _check_same(operation)
+    expected = history.baseline.get(operation.request)
+    if expected is None:
+        return
+    if operation.request.calls_tool:
+        yield from _check_calls(operation)
+    for reading in operation.readings:
+        if reading.after < 0:
+            yield from _check_text(reading.job, reading.text, expected, whole=reading.is_whole)
+    yield from _check_joined(operation, expected)
+    for job in dict.fromkeys(operation.accepted):
+        outcome = history.outcomes.get(job)
+        if outcome is not None and (outcome.text is not None or outcome.status == "completed"):
+            whole = outcome.status == "completed"
+            yield from _check_text(job, outcome.text or "", expected, whole=whole)
+
+
+def _check_order(reading: Reading) -> Iterator[Violation]:
+    """Item numbers are consecutive from the cursor, attempts never decrease, the end is last."""
+    due, attempt, ended = reading.after + 1, 0, False
+    for item in reading.items:
+        if ended:
+            yield Violation("items in order", reading.job, f"{item.kind} after the end")
+            return
+        ended = item.kind in _TERMINAL
+        if item.n is None:
+            continue
+        if item.n != due:
+            what = f"item {item.n} came where {due} was due (cursor {reading.after})"
+            yield Violation("items in order", reading.job, what)
+            return
+        if item.attempt < attempt:
+            what = f"attempt {item.attempt} emitted item {item.n} after attempt {attempt} had"
+            yield Violation("one attempt speaks", reading.job, what)
+            return
+        due, attempt = item.n + 1, item.attempt
+
+
+def _check_same(operation: Operation) -> Iterator[Violation]:
+    """An item number always carries the same item, on every connection and from every attempt."""
+    seen: dict[tuple[str, int], Item] = {}
+    for reading in operation.readings:
+        for item in reading.items:
+            if item.n is None:
+                continue
+            first = seen.setdefault((reading.job, item.n), item)
+            if (first.kind, first.text) != (item.kind, item.text):
+                what = (
+                    f"item {item.n} was {first.kind} {first.text!r}, then {item.kind} {item.text!r}"
+                )
+                yield Violation("items never change", reading.job, what)
+                return
+
+
+def _check_joined(operation: Operation, expected: str) -> Iterator[Violation]:
+    """The items of all connections of a client join to one answer."""
+    parts: dict[str, dict[int, Item]] = {}
+    for reading in operation.readings:
+        own = parts.setdefault(reading.job, {})
+        own.update({item.n: item for item in reading.items if item.n is not None})
+    for job, items in parts.items():
+        if not items or sorted(items) != list(range(len(items))):
+            continue  # _check_order reports gaps; the items after a gap cannot be joined
+        text = "".join(items[n].text for n in range(len(items)) if items[n].kind == "text")
+        last = items[len(items) - 1]
+        cancelled = "cancelled" in last.text
+        whole = last.kind == "finished" and not cancelled
+        yield from _check_text(job, text, expected, whole=whole)
+
+
+def _check_calls(operation: Operation) -> Iterator[Violation]:
+    """The arguments of a whole tool call are an object that has the required property."""
+    for reading in operation.readings:
+        if not reading.is_whole:
+            continue
+        try:
+            called = json.loads(reading.text)
+        except ValueError:
+            called = None
+        if not isinstance(called, dict) or not isinstance(called.get("location"), str):
+            what = f"its arguments are {reading.text[:80]!r}"
+            yield Violation("tool calls are whole", reading.job, what)
+
+
+def _check_text(job: str, text: str, expected: str, *, whole: bool) -> Iterator[Violation]:
+    """A whole answer equals the baseline; a partial answer is its beginning."""
+    if text == expected or (not whole and expected.startswith(text)):
+        return
+    at = next((i for i, (a, b) in enumerate(zip(text, expected, strict=False)) if a != b), None)
+    at = min(len(text), len(expected)) if at is None else at
+    what = (
+        f"{'the whole answer' if whole else 'a part'} has {len(text)} characters of"
+        f" {len(expected)} and differs at {at}: {text[at : at + 20]!r} for"
+        f" {expected[at : at + 20]!r}"
+    )
+    yield Violation("answers are the undisturbed ones", job, what)
+
+
+# --- what follows an end ----------------------------------------------------------------------
+
+
+def _check_ends(history: History) -> Iterator[Violation]:
+    """Yield the violations in messages, batches and swaps."""
+    yield from _check_messages(history)
+    yield from _check_sent(history)
+    for operation in history.operations:
+        if operation.lines:
+            yield from _check_results(operation, history)
+    yield from _check_batches(history)
+    yield from _check_swaps(history)
+
+
+def unsent(events: Iterable[Event], messages: Iterable[WebhookMessage]) -> dict[str, str]:
+    """Return the jobs and batches that name a receiver, ended, and were not delivered.
+
+    Returns:
+        The type of the message that lacks, by its subject.
+    """
+    events = tuple(events)
+    ends, sent = _ends(events), {message.subject for message in messages}
+    return {
+        event.stream: ends[event.stream]
+        for event in events
+        if event.type in {SUBMITTED, _BATCH_SUBMITTED}
+        and event.data.get("webhook")
+        and event.stream in ends
+        and event.stream not in sent
+    }
+
+
+def _ends(events: Iterable[Event]) -> dict[str, str]:
+    """Return the end of each job and batch, as the type of its message."""
+    # No client cancels a batch or gives it a time limit.
+    types = {type_: f"job.{end}" for type_, end in ENDS.items()} | {_BATCH_ENDED: "batch.completed"}
+    return {event.stream: types[event.type] for event in events if event.type in types}
+
+
+def _check_messages(history: History) -> Iterator[Violation]:
+    """A message is signed, belongs to an end of the log, and is the same in each delivery."""
+    ends = _ends(history.events)
+    digests: dict[str, str] = {}
+    ids: dict[str, str] = {}
+    for message in history.messages:
+        if not message.is_signed:
+            yield Violation("messages are signed", message.id, "it is not")
+        if digests.setdefault(message.id, message.digest) != message.digest:
+            what = f"two bodies for {message.subject}"
+            yield Violation("messages never change", message.id, what)
+        if ids.setdefault(message.subject, message.id) != message.id:
+            what = f"{ids[message.subject]} and {message.id}"
+            yield Violation("one end, one message", message.subject, what)
+        if ends.get(message.subject) != message.type:
+            what = f"{message.type} was sent, and the log has {ends.get(message.subject)}"
+            yield Violation("messages are of ends", message.subject, what)
+
+
+def _check_sent(history: History) -> Iterator[Violation]:
+    """The end of a job or batch that names a receiver was delivered."""
+    for subject, end in unsent(history.events, history.messages).items():
+        yield Violation("every end is sent", subject, f"{end} was not received")
+
+
+def _check_results(operation: Operation, history: History) -> Iterator[Violation]:
+    """Each line has one result, which is the undisturbed answer."""
+    if not operation.answered:
+        return
+    subject = operation.batch or operation.client
+    counts = Counter(result.line for result in operation.results)
+    if counts != Counter(range(len(operation.lines))):
+        what = f"{len(operation.lines)} lines have the results {sorted(counts.elements())}"
+        yield Violation("one line, one result", subject, what)
+        return
+    for result in operation.results:
+        expected = history.baseline.get(operation.lines[result.line])
+        if result.status != "succeeded":
+            yield Violation("answers are whole", subject, f"line {result.line} is {result.status}")
+        elif expected is not None and result.text != expected:
+            what = f"line {result.line} has {result.text[:40]!r} for {expected[:40]!r}"
+            promise = "answers are the undisturbed ones"
+            yield Violation(promise, subject, what)
+
+
+def _check_batches(history: History) -> Iterator[Violation]:
+    """An accepted batch is in the log and ends once."""
+    batches: dict[str, list[Event]] = {}
+    for event in history.events:
+        if event.stream.startswith("batch-"):
+            batches.setdefault(event.stream, []).append(event)
+    for operation in history.operations:
+        if operation.batch is not None and operation.batch not in batches:
+            yield Violation("accepted is logged", operation.batch, f"{operation.client} has its id")
+    for batch, events in batches.items():
+        ended = sum(event.type == _BATCH_ENDED for event in events)
+        if ended != 1:
+            yield Violation("a batch ends once", batch, f"has {ended} ends")
+
+
+def _check_swaps(history: History) -> Iterator[Violation]:
+    """An accepted swap is in the log and is served, rolled back with a reason, or superseded."""
+    events = [event for event in history.events if event.stream == _SWAPS]
+    asked = [str(e.data["swap"]) for e in events if e.type == "ModelSwapRequested"]
+    kinds: dict[str, Counter[str]] = {swap: Counter() for swap in asked}
+    for event in events:
+        swap = event.data.get("swap")
+        if swap in kinds:
+            kinds[str(swap)][event.type] += 1
+    for swap in history.swaps:
+        if swap not in kinds:
+            yield Violation("accepted is logged", swap, "no such swap")
+    for swap, counts in kinds.items():
+        if counts["ModelSwapRolledBack"] and not counts["ModelLoadLost"]:
+            yield Violation("every swap ends", swap, "rolled back although no load was lost")
+        is_over = counts["ModelServed"] or counts["ModelSwapRolledBack"]
+        if not is_over and swap == asked[-1]:
+            yield Violation("every swap ends", swap, f"its events are {dict(counts)}")

@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import httpx
 
+from bench.chaos.checker import unsent
 from bench.chaos.client import MODEL, Client
-from bench.chaos.ends import unsent
 from bench.chaos.faults import FaultInjector
 from bench.chaos.history import Event, History, Kind, Operation, Outcome, RequestSpec
 from bench.chaos.load import PROBE, Load, sample_calls

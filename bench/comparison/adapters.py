@@ -47,7 +47,7 @@ OFFLINE: Final = {
     "TRANSFORMERS_OFFLINE": "1",
     "DO_NOT_TRACK": "1",
 }
-#: The same for a server in an environment of its own, which imports ``bench.on_openblas``.
+#: The same for a server in an environment of its own, which imports ``bench.blas``.
 ELSEWHERE: Final = {**OFFLINE, "PYTHONPATH": _ROOT}
 
 
@@ -107,7 +107,7 @@ SEMANTIC: Final = Adapter(
 MLX_LM: Final = Adapter(
     name="mlx_lm.server",
     distribution="mlx-lm",
-    words="{python} -m bench.on_openblas mlx_lm.server:main --model {model} --host 127.0.0.1"
+    words="{python} -m bench.blas mlx_lm.server:main --model {model} --host 127.0.0.1"
     " --port {port} --log-level ERROR",
     ready_path="/health",
     budget={"--prompt-cache-bytes": "{bytes}"},
@@ -117,7 +117,7 @@ MLX_LM: Final = Adapter(
 RAPID_MLX: Final = Adapter(
     name="rapid-mlx",
     distribution="rapid-mlx",
-    words="{python} -m bench.on_openblas rapid_mlx.cli:main serve {model} --host 127.0.0.1"
+    words="{python} -m bench.blas rapid_mlx.cli:main serve {model} --host 127.0.0.1"
     " --port {port} --pflash off --log-level WARNING",
     ready_path="/health/ready",
     variables=ELSEWHERE,
@@ -127,7 +127,7 @@ RAPID_MLX: Final = Adapter(
 MLX_VLM: Final = Adapter(
     name="mlx_vlm.server",
     distribution="mlx-vlm",
-    words="{python} -m bench.on_openblas mlx_vlm.server:main --model {model} --host 127.0.0.1"
+    words="{python} -m bench.blas mlx_vlm.server:main --model {model} --host 127.0.0.1"
     " --port {port} --log-level WARNING",
     ready_path="/health",
     variables={
@@ -141,7 +141,7 @@ MLX_VLM: Final = Adapter(
 VLLM_MLX: Final = Adapter(
     name="vllm-mlx",
     distribution="vllm-mlx",
-    words="{python} -m bench.on_openblas vllm_mlx.cli:main serve {model} --host 127.0.0.1"
+    words="{python} -m bench.blas vllm_mlx.cli:main serve {model} --host 127.0.0.1"
     " --port {port} --continuous-batching",
     ready_path="/health",
     variables=ELSEWHERE,

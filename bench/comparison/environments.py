@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-#: What ``bench.on_openblas`` needs beside a server.
+#: What ``bench.blas`` needs beside a server.
 _FAST: Final = ("mlx[cpu]==0.32.4", "mlx-lm", "scipy-openblas32==0.3.34.481.3", "structlog")
 
 

@@ -11,8 +11,8 @@ from typing import Final
 
 from bench.comparison.measurements import Figure, Measurement, Round
 from bench.comparison.server import Server
-from bench.experiments.report import table_lines
 from bench.figures import spread
+from bench.report.section import table_lines
 
 #: By server and row: ``figures`` of the rounds, and ``failures``, the reasons why there is none.
 Results = dict[str, dict[str, dict[str, list[Figure]]]]

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import httpx
 import psutil
@@ -30,6 +30,8 @@ _POLL_S = 0.1
 class Server(AbstractContextManager["Server"]):
     """One server and its data on disk, across all its restarts.
 
+    It is a contender of ``bench.together``.
+
     Args:
         adapter: How the server is started.
         python: Interpreter of its environment.
@@ -37,6 +39,8 @@ class Server(AbstractContextManager["Server"]):
         data_dir: The only directory that it may write to.
         kv_budget_mb: Most memory of its contexts, in units of 2^20 bytes; ``None`` for its default.
     """
+
+    keeps_prompts = True
 
     def __init__(
         self,
@@ -48,6 +52,7 @@ class Server(AbstractContextManager["Server"]):
         kv_budget_mb: int | None = None,
     ) -> None:
         self.adapter = adapter
+        self.name = adapter.name
         self.python = python
         self.model = model
         self.data_dir = data_dir
@@ -154,15 +159,16 @@ class Server(AbstractContextManager["Server"]):
 
     def ask(self, messages: Sequence[Message], max_tokens: int = MAX_TOKENS) -> StreamTrace:
         """Return a greedy answer."""
-        (answer,) = self.ask_together([messages], max_tokens)
+        (answer,) = stream_together(
+            self.base_url, [chat_body(str(self.model), messages, max_tokens)]
+        )
         return answer
 
-    def ask_together(
-        self, conversations: Sequence[Sequence[Message]], max_tokens: int = MAX_TOKENS
-    ) -> list[StreamTrace]:
-        """Return the answers to requests that are sent at once."""
-        bodies = [chat_body(str(self.model), messages, max_tokens) for messages in conversations]
-        return stream_together(self.base_url, bodies)
+    def run(self, bodies: list[dict[str, Any]]) -> tuple[list[StreamTrace], float]:
+        """Send requests at once; return the answers and the CPU seconds of all processes."""
+        before = self.cpu_s()
+        traces = stream_together(self.base_url, bodies)
+        return traces, self.cpu_s() - before
 
     def cpu_s(self) -> float:
         """Return the CPU seconds of all its processes so far."""

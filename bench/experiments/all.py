@@ -2,9 +2,9 @@
 
 python -m bench.experiments.all [--markdown FILE] [--model DIR] [--only NAME ...]
 
-EXP-007, EXP-009 and EXP-010 are tests, which pytest runs; tests that it skips are named, since an
-experiment without a run has no verdict. EXP-012 is ``bench.swap``. ``--model`` is given to the
-experiments that have a model.
+EXP-001, EXP-007, EXP-009 and EXP-010 are tests, which pytest runs; tests that it skips are named,
+since an experiment without a run has no verdict. EXP-005 is ``bench.together`` with other numbers
+of streams, EXP-012 is ``bench.swap``. ``--model`` is given to the experiments that have a model.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 TESTS: Final = {
+    "exp001": ("tests/integration/mlx/model/test_families.py", "-k", "derived_by_hand"),
     "exp007": (
         "tests/integration/mlx/kv/test_window_cache.py",
         "tests/integration/mlx/kv/test_disk_reuse.py",
@@ -29,6 +30,8 @@ NAMES: Final = (
     *("exp010", "exp011", "exp_latency"),
 )
 ROOT: Final = Path(__file__).parents[2]
+#: Arguments of the experiment of another program.
+AGENTS: Final = "bench.together --streams 1 3 5 7 10 --tokens 96 --kinds prose"
 WITH_MODEL: Final = ("exp005", "exp006", "exp008", "exp_latency")
 
 
@@ -46,7 +49,8 @@ def main() -> None:
         spent_s = time.monotonic() - started_s
         print(f"[{number} of {len(given.only)}, {spent_s:.0f} s] {name}", file=sys.stderr)
         model = ["--model", given.model] if given.model and name in WITH_MODEL else []
-        words = [f"bench.experiments.{name}", *model]
+        program = AGENTS if name == "exp005" else f"bench.experiments.{name}"
+        words = [*program.split(), *model]
         if name in TESTS:
             words = ["pytest", "-q", "-rs", "-p", "no:cacheprovider", *TESTS[name]]
         command = [sys.executable, "-m", *words]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from hypothesis import Phase, given, seed, settings
 
-from bench.experiments.report import log_to_stderr, print_conditions, print_table, print_verdict
+from bench.report.section import log_to_stderr, print_conditions, print_table, print_verdict
 from tests.support.builders.conversations import Turn, conversations
 from tests.support.models import equality
 from tests.support.models.equality import Tally, Way

@@ -13,7 +13,7 @@ from typing import Final
 
 import mlx.core as mx
 
-from bench.experiments.report import log_to_stderr, print_conditions, print_table, print_verdict
+from bench.report.section import log_to_stderr, print_conditions, print_table, print_verdict
 from bench.runners import make_admission, make_runner
 from domain.kv.spec import BLOCK_TOKENS
 from tests.support.models.kv_sequences import random_tokens

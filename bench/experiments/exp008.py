@@ -18,7 +18,7 @@ from typing import Final
 
 import mlx.core as mx
 
-from bench.experiments.report import log_to_stderr, print_conditions, print_table, print_verdict
+from bench.report.section import log_to_stderr, print_conditions, print_table, print_verdict
 from bench.runners import DiskRunner, stored_bytes
 from tests.support.models.kv_sequences import random_tokens
 from worker.engine.mlx.model.loader import LoadedWeights, ModelSource, load_weights

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Final
 
 from bench.comparison.adapters import SEMANTIC
+from bench.comparison.server import Server
 from bench.demo_model.render import MODEL_DIR
-from bench.experiments.report import log_to_stderr, print_conditions, print_table, print_verdict
 from bench.figures import figures_of
+from bench.report.section import log_to_stderr, print_conditions, print_table, print_verdict
 from bench.together.__main__ import in_float32
-from bench.together.contenders import Served
 from bench.together.workloads import make_bodies
 
 WINDOWS_MS: Final = (0, 2, 10, 50, 100)
@@ -69,7 +69,7 @@ def _rows(
         variables = {**SEMANTIC.variables, "SEMANTIC_ENGINE__BATCH_WINDOW_MS": str(window)}
         adapter = replace(SEMANTIC, variables=variables)
         python, cells = Path(sys.executable), list[str]()
-        with Served(adapter, python=python, model=model, folder=folder / str(window)) as served:
+        with Server(adapter, python=python, model=model, data_dir=folder / str(window)) as served:
             for streams in STREAMS:
                 found = [
                     figures_of(

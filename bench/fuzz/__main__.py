@@ -22,11 +22,11 @@ from typing import Final
 
 import psutil
 
-from bench.experiments.report import print_conditions
 from bench.fuzz.innocent import InnocentStream
 from bench.fuzz.raw_connections import raw_connections
 from bench.fuzz.requests import FuzzRequest, fuzz_requests
 from bench.fuzz.sending import send
+from bench.report.section import print_conditions
 from tests.support.processes.service import Service
 
 #: Growth of the api's memory that is no leak: caches and the allocator.

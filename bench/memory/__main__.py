@@ -14,10 +14,9 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from bench.experiments.report import print_conditions, table_lines, use_worker_allocator
 from bench.memory.rotation_table import HEADER, REMINDER_TOKENS, Rotation, rotations, rows
 from bench.memory.shapes import QUICK_SHAPES, SHAPES
-from bench.report.section import Section
+from bench.report.section import Section, print_conditions, table_lines, use_worker_allocator
 
 
 def main() -> None:

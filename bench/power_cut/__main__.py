@@ -15,10 +15,10 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from bench.experiments.report import print_conditions
 from bench.power_cut.cuts import Cut, cut, cut_places, record, unseen
 from bench.power_cut.recorder import compiler
 from bench.power_cut.service_cuts import cut_service, record_service
+from bench.report.section import print_conditions
 
 #: Violations that are printed of each cut; others are only counted.
 _SHOWN_MAX = 5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import subprocess
 import time
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -41,7 +42,7 @@ def conditions(busy: float) -> dict[str, Any]:
     }
 
 
-def line_of(found: dict[str, Any]) -> str:
+def line_of(found: Mapping[str, Any]) -> str:
     """Return the conditions as one line of the page."""
     versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
     load = f"other programs used {found['busy_percent']:g} % of the processors"

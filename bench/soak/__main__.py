@@ -27,9 +27,8 @@ from bench.chaos.load import Load, sample_requests
 from bench.chaos.model import make_exact_model
 from bench.chaos.receiver import HookReceiver, hook_receiver
 from bench.chaos.run import SHORT_ITEMS, SMALL_CACHES, Chaos, mixed_environment
-from bench.experiments.report import print_conditions, table_lines
 from bench.report.plots import lines
-from bench.report.section import Section
+from bench.report.section import Section, print_conditions, table_lines
 from bench.soak.evidence import errors_of, keep
 from bench.soak.load import CLIENTS, Agents, Record
 from bench.soak.samples import Sample, Sampler

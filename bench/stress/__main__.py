@@ -16,8 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from bench.experiments.report import table_lines
-from bench.report.section import Section
+from bench.report.section import Section, table_lines
 from bench.soak.evidence import keep
 from bench.stress.cases import CASES
 from bench.stress.run import Case, run_case

@@ -12,29 +12,30 @@ written after each round. ``--quick`` takes some five minutes on two cores, a wh
 from __future__ import annotations
 
 import argparse
+import json
 import os
-import platform
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
 import mlx.core as mx
 import mlx_lm.utils
-import psutil
 
 from bench.blas import blas_threads
 from bench.client import StreamTrace
 from bench.comparison.adapters import MLX_LM, SEMANTIC
+from bench.comparison.server import ROOT, Server
 from bench.demo_model.render import MODEL_DIR
 from bench.figures import figures_of
+from bench.report.machine import busy_percent, conditions
 from bench.together.cells import RIVAL, US, Cell, Key, section_of
-from bench.together.contenders import RAW, Contender, RawBatch, Served
+from bench.together.contenders import RAW, Contender, RawBatch
 from bench.together.workloads import KINDS, copied_share, make_bodies, prompt_of
 
 _WHOLE: Final[Mapping[str, Any]] = {
@@ -64,12 +65,12 @@ def main() -> None:
         names = (US, RIVAL) if options.no_raw else (US, RIVAL, RAW)
         contenders = list(start_contenders(stack, model, folder, names))
         cells = {key: Cell(key) for key in _keys(options)}
-        conditions = _conditions(options, contenders)
+        found = _conditions(options, contenders)
         for number in range(options.rounds):
             _round(contenders, cells, str(model), number, began)
-            conditions |= {"rounds": number + 1, "took_s": time.monotonic() - began}
-            section_of([*cells.values()], conditions).write(options.json)
-    section_of([*cells.values()], conditions).emit(options.json)
+            found |= {"rounds": number + 1, "took_s": time.monotonic() - began}
+            section_of([*cells.values()], found).write(options.json)
+    section_of([*cells.values()], found).emit(options.json)
 
 
 def in_float32(source: Path, target: Path) -> Path:
@@ -108,9 +109,9 @@ def start_contenders(
     for adapter in (SEMANTIC, MLX_LM):
         if adapter.name in names:
             began = time.monotonic()
-            python = Path(sys.executable)
-            served = Served(adapter, python=python, model=model, folder=folder)
-            yield stack.enter_context(served)
+            data_dir, python = folder / adapter.name, Path(sys.executable)
+            server = Server(adapter, python=python, model=model, data_dir=data_dir)
+            yield stack.enter_context(server)
             took_s = time.monotonic() - began
             print(f"{adapter.name}: ready after {took_s:.1f} s", file=sys.stderr, flush=True)
     if RAW in names:
@@ -171,15 +172,11 @@ def fill(cell: Cell, contenders: Sequence[Contender], bodies: list[dict[str, Any
 
 
 def _conditions(options: argparse.Namespace, contenders: Sequence[Contender]) -> dict[str, Any]:
-    return {
-        "system": f"{platform.system()} {platform.machine()}",
-        "cores": psutil.cpu_count(),
-        "load": psutil.getloadavg()[0],
-        "at": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        "versions": {name: version(name) for name in ("semantic", "mlx", "mlx-lm")},
-        "model": options.model.name,
-        "blas": {contender.name: contender.blas for contender in contenders},
-    }
+    command = [sys.executable, "-m", "bench.blas"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+    served = json.loads(done.stdout.splitlines()[-1])
+    blas = {one.name: one.blas if isinstance(one, RawBatch) else served for one in contenders}
+    return {**conditions(busy_percent()), "model": options.model.name, "blas": blas}
 
 
 def _options() -> argparse.Namespace:
