@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,33 +103,37 @@ SEMANTIC: Final = Adapter(
     },
     budget={"SEMANTIC_ENGINE__KV_BUDGET_MB": "{mb}"},
 )
+
+
+def _other(name: str, distribution: str, program: str, **more: Any) -> Adapter:
+    """Return a server of others, with the BLAS of the service."""
+    words = f"{{python}} -m bench.blas {program} --host 127.0.0.1 --port {{port}}"
+    fields = {"ready_path": "/health", "variables": ELSEWHERE} | more
+    return Adapter(name=name, distribution=distribution, words=words, **fields)
+
+
 # Its prompt cache is in memory only, and its running requests are not bounded.
-MLX_LM: Final = Adapter(
-    name="mlx_lm.server",
-    distribution="mlx-lm",
-    words="{python} -m bench.blas mlx_lm.server:main --model {model} --host 127.0.0.1"
-    " --port {port} --log-level ERROR",
-    ready_path="/health",
+MLX_LM: Final = _other(
+    "mlx_lm.server",
+    "mlx-lm",
+    "mlx_lm.server:main --model {model} --log-level ERROR",
+    variables=OFFLINE,
     budget={"--prompt-cache-bytes": "{bytes}"},
 )
 # It saves its prefix cache in the home directory when it stops. ``--pflash off`` disables the lossy
 # prompt compression, so that it answers the same prompt.
-RAPID_MLX: Final = Adapter(
-    name="rapid-mlx",
-    distribution="rapid-mlx",
-    words="{python} -m bench.blas rapid_mlx.cli:main serve {model} --host 127.0.0.1"
-    " --port {port} --pflash off --log-level WARNING",
+RAPID_MLX: Final = _other(
+    "rapid-mlx",
+    "rapid-mlx",
+    "rapid_mlx.cli:main serve {model} --pflash off --log-level WARNING",
     ready_path="/health/ready",
-    variables=ELSEWHERE,
     budget={"--cache-memory-mb": "{mb}"},
 )
 # Its prefix cache is off by default.
-MLX_VLM: Final = Adapter(
-    name="mlx_vlm.server",
-    distribution="mlx-vlm",
-    words="{python} -m bench.blas mlx_vlm.server:main --model {model} --host 127.0.0.1"
-    " --port {port} --log-level WARNING",
-    ready_path="/health",
+MLX_VLM: Final = _other(
+    "mlx_vlm.server",
+    "mlx-vlm",
+    "mlx_vlm.server:main --model {model} --log-level WARNING",
     variables={
         **ELSEWHERE,
         "APC_ENABLED": "1",
@@ -138,13 +142,10 @@ MLX_VLM: Final = Adapter(
     },
     budget={"APC_MEMORY_MAX_GB": "{gb}"},
 )
-VLLM_MLX: Final = Adapter(
-    name="vllm-mlx",
-    distribution="vllm-mlx",
-    words="{python} -m bench.blas vllm_mlx.cli:main serve {model} --host 127.0.0.1"
-    " --port {port} --continuous-batching",
-    ready_path="/health",
-    variables=ELSEWHERE,
+VLLM_MLX: Final = _other(
+    "vllm-mlx",
+    "vllm-mlx",
+    "vllm_mlx.cli:main serve {model} --continuous-batching",
     budget={"--cache-memory-mb": "{mb}"},
 )
 ADAPTERS: Final = {one.name: one for one in (SEMANTIC, MLX_LM, RAPID_MLX, MLX_VLM, VLLM_MLX)}

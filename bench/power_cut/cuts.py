@@ -8,16 +8,14 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Protocol, TypeVar
 
 from bench.chaos.history import Violation
-from bench.power_cut.check import check
 from bench.power_cut.drive import Drive, write_image
 from bench.power_cut.journal import Kind, read_journal
-from bench.power_cut.promises import Promises
 from bench.power_cut.recorder import compile_recorder, recorded_environment
 
 _RECORD_WITHIN_S: Final = 600.0
@@ -110,37 +108,52 @@ def cut_places(journal: Path, *, cuts: int, seed: int) -> list[int]:
     return sorted(places)
 
 
+class _Marks(Protocol):
+    """The promises that hold at one moment."""
+
+    def add(self, mark: dict[str, Any]) -> None:
+        """Take up one mark."""
+        ...
+
+
+_Promised = TypeVar("_Promised", bound=_Marks)
+
+
 def cut(
     recording: Recording,
     scratch: Path,
     *,
     places: list[int],
     seed: int,
+    promised: _Promised,
+    broken: Callable[[Path, _Promised], Iterable[Violation]],
     syncs: bool = True,
 ) -> Iterator[Cut]:
     """Yield each cut with the promises that it broke.
 
     Args:
         scratch: An existing directory; that of a cut with violations stays there.
-        places: From ``cut_places``.
+        places: Numbers of records before which the power fails, in order.
         seed: Determines what is lost.
+        promised: What was promised before the recording; gets its marks.
+        broken: Returns the violations of a rebuilt directory.
         syncs: Whether the drive does what a sync asks for; some only say so.
     """
-    drive, promises = Drive(recording.root), Promises()
+    drive = Drive(recording.root)
     records = read_journal(recording.journal)
     done = 0
     for number, place in enumerate(places):
         while done < place:
             one = next(records)
             if one.kind is Kind.MARK:
-                promises.add(json.loads(one.second))
+                promised.add(json.loads(one.second))
             elif syncs or one.kind is not Kind.SYNC:
                 drive.apply(one)
             done += 1
         image = drive.after_a_cut(random.Random(f"{seed} {place} {number}"))
         directory = scratch / f"cut-{number}"
         write_image(image, directory)
-        violations = check(directory, promises)
+        violations = tuple(broken(directory, promised))
         if not violations:
             shutil.rmtree(directory)
         yield Cut(at=place, number=number, violations=violations)

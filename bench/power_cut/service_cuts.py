@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -19,8 +18,7 @@ from bench.chaos.history import RequestSpec, Violation
 from bench.chaos.load import sample_requests
 from bench.chaos.model import make_exact_model
 from bench.chaos.run import environment
-from bench.power_cut.cuts import Cut, Recording
-from bench.power_cut.drive import Drive, write_image
+from bench.power_cut.cuts import Cut, Recording, cut
 from bench.power_cut.journal import Kind, mark, read_journal
 from bench.power_cut.recorder import compile_recorder, recorded_environment
 from ops.log.admin.verify import verify_log, verify_payloads
@@ -83,20 +81,15 @@ def cut_service(recording: Recording, directory: Path, *, cuts: int, seed: int) 
     for at in marks:
         whole.add(json.loads(records[at - 1].second))
     places = sorted(min(len(records), rng.choice(marks) + rng.randrange(40)) for _ in range(cuts))
-    drive, promises, done = Drive(recording.root), ServicePromises(), 0
-    for number, place in enumerate(places):
-        for one in records[done:place]:
-            if one.kind is Kind.MARK:
-                promises.add(json.loads(one.second))
-            else:
-                drive.apply(one)
-        done = place
-        rebuilt = directory / f"cut-{number}"
-        write_image(drive.after_a_cut(random.Random(f"{seed} {place} {number}")), rebuilt)
-        violations = tuple(_broken(rebuilt, directory / "model", promises, whole.expected()))
-        if not violations:
-            shutil.rmtree(rebuilt)
-        yield Cut(at=place, number=number, violations=violations)
+    model, expected = directory / "model", whole.expected()
+    yield from cut(
+        recording,
+        directory,
+        places=places,
+        seed=seed,
+        promised=ServicePromises(),
+        broken=lambda root, promises: _broken(root, model, promises, expected),
+    )
 
 
 def _run_job(base_url: str, journal: Path, requests: tuple[RequestSpec, ...], number: int) -> None:

@@ -18,8 +18,7 @@ from typing import Final
 
 from bench.report.section import Section, table_lines
 from bench.soak.evidence import keep
-from bench.stress.cases import CASES
-from bench.stress.run import Case, run_case
+from bench.stress.cases import CASES, Case, run_case
 from bench.stress.verdict import Outcome
 
 #: Where the logs of failed cases stay.

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from bench.stress.client import Message, Reply, at_once, question, story
-from bench.stress.run import Run
+from bench.stress.client import Message, Reply, Run, at_once, question, story
 from bench.stress.verdict import (
     Check,
     Outcome,

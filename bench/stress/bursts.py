@@ -7,8 +7,7 @@ import statistics
 import time
 from typing import Final
 
-from bench.stress.client import Reply, at_once, question, story
-from bench.stress.run import Run
+from bench.stress.client import Reply, Run, at_once, question, story
 from bench.stress.verdict import (
     Check,
     Outcome,

@@ -1,4 +1,4 @@
-"""A client of ``/v1/messages`` that sends whole requests and records each reply."""
+"""What a case gets: a service, a client of ``/v1/messages``, and the size of its load."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from zlib import crc32
 import httpx
 
 from bench.comparison.conversation import QUESTIONS
+from tests.support.processes.service import Service
 
 #: Follows whichever model is loaded.
 MODEL: Final = "claude-stress"
@@ -108,6 +109,29 @@ class StressClient(AbstractAsyncContextManager["StressClient"]):
             return (await self._http.get(path, timeout=30.0)).is_success
         except httpx.HTTPError:
             return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run of a case.
+
+    Attributes:
+        service: A service that is ready and idle.
+        client: Sends requests to it.
+        scale: Share of the load and of the time of the whole case.
+    """
+
+    service: Service
+    client: StressClient
+    scale: float = 1.0
+
+    def count(self, number: int) -> int:
+        """Return how many of ``number`` requests or turns this run has."""
+        return max(2, round(number * self.scale))
+
+    def seconds(self, whole_s: float) -> float:
+        """Return how long this run lasts instead of ``whole_s``."""
+        return whole_s * self.scale
 
 
 def question(name: str) -> list[Message]:

@@ -17,8 +17,7 @@ from bench.soak.verdict import (
     trend_rows,
     trends_of,
 )
-from bench.stress.client import Reply, question
-from bench.stress.run import Run
+from bench.stress.client import Reply, Run, question
 from bench.stress.verdict import (
     Check,
     Outcome,
