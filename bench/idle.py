@@ -92,14 +92,13 @@ def main() -> None:
 
 def _idle(seconds: float) -> list[str]:
     """Return a table of percent of one core and wake-ups a second, by process."""
-    with tempfile.TemporaryDirectory(prefix="idle-") as folder:
-        service = Service(Path(folder) / "data").start()
-        try:
-            _answer_one(service)
-            time.sleep(SETTLE_S)
-            used = measure(service, seconds)
-        finally:
-            service.stop()
+    with (
+        tempfile.TemporaryDirectory(prefix="idle-") as folder,
+        Service(Path(folder) / "data") as service,
+    ):
+        _answer_one(service)
+        time.sleep(SETTLE_S)
+        used = measure(service, seconds)
     used.append(Counters("all", sum(one.cpu_s for one in used), sum(one.wakeups for one in used)))
     rows = (
         (one.name, f"{100 * one.cpu_s / seconds:.2f}", f"{one.wakeups / seconds:.1f}")

@@ -21,9 +21,8 @@ from typing import Any, Final
 
 import httpx
 
-from bench.chaos.wire import events_of
-from bench.figures import percentile
-from bench.report.section import Section, print_conditions, print_verdict, table_lines
+from bench.chaos.client import events_of
+from bench.report.section import Section, percentile, print_conditions, print_verdict, table_lines
 from ops.supervisor.process_monitor import HEALTHY_AFTER_S
 from tests.support.clients.service_log import WAIT_S, ended
 from tests.support.polling import wait_until
@@ -182,13 +181,12 @@ def main() -> None:
 @contextmanager
 def _bench(**env: str) -> Iterator[tuple[Bench, Service]]:
     """Start a service of its own with some settings."""
-    with tempfile.TemporaryDirectory() as folder:
-        service = Service(Path(folder) / "data", env=env).start()
-        try:
-            with httpx.Client(base_url=service.base_url, timeout=60) as client:
-                yield Bench(client), service
-        finally:
-            service.stop()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Service(Path(folder) / "data", env=env) as service,
+        httpx.Client(base_url=service.base_url, timeout=60) as client,
+    ):
+        yield Bench(client), service
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Swaps under load: how long each phase takes, whether a stream fails, and what memory remains.
 
-``python -m bench.swap [--shape demo|135m|adapters] [--swaps 20] [--streams 4]``: two models of one
-shape, or two adapters of one model, take turns. Before each swap, streams run; they have to end
-with the text that the model they began with gives alone.
+``python -m bench.swap [--shape demo|135m] [--swaps 20] [--streams 4]``: two models of one shape
+take turns. Before each swap, streams run; they have to end with the text that the model they began
+with gives alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import httpx
 from bench.chaos.model import make_exact_model
 from bench.report.section import Section, table_lines
 from tests.support.clients.job_reader import JobReader
-from tests.support.models.adapters import make_adapter
 from tests.support.models.tiny_models import make_tiny_llama
 from tests.support.processes.service import Service
 
@@ -36,21 +35,14 @@ _LOOK_S: Final = 0.02
 
 def make_models(shape: str, directory: Path) -> str:
     """Write the two models of a shape and return their tables of the configuration."""
-    base, tables = directory / "base", []
-    if shape == "adapters":
-        make_tiny_llama(base, hidden=576, layers=30, context=4096)
+    tables = []
     for seed, name in enumerate(_NAMES):
         source = directory / name
         if shape == "demo":
             make_exact_model(source)
-        elif shape == "135m":
-            make_tiny_llama(source, hidden=576, layers=30, context=4096, seed=seed)
         else:
-            make_adapter(source, base, seed=seed)
-        places = f'source = "{source}"\n'
-        if shape == "adapters":
-            places = f'source = "{base}"\nadapter = "{source}"\n'
-        tables.append(f"[models.{name}]\n{places}")
+            make_tiny_llama(source, hidden=576, layers=30, context=4096, seed=seed)
+        tables.append(f'[models.{name}]\nsource = "{source}"\n')
     return "".join(tables)
 
 
@@ -70,7 +62,7 @@ class Bench:
             "SEMANTIC_MODEL__ID": "a",
             "SEMANTIC_JOBS__WORKER_STANDBY": "true",
         }
-        self.service = Service(directory / "data", env=env).start()
+        self.service = Service(directory / "data", env=env)
         self.http = httpx.Client(base_url=self.service.base_url, timeout=_WAIT_S)
 
     def submit(self, prompt: str, tokens: int) -> str:
@@ -156,18 +148,15 @@ def measure(bench: Bench, swaps: int, streams: int) -> dict[str, Any]:
 def main() -> None:
     """Measure one shape and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shape", choices=("demo", "135m", "adapters"), default="demo")
+    parser.add_argument("--shape", choices=("demo", "135m"), default="demo")
     parser.add_argument("--swaps", type=int, default=20)
     parser.add_argument("--streams", type=int, default=4)
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         bench = Bench(given.shape, Path(directory))
-        try:
+        with bench.service, bench.http:
             figures = measure(bench, given.swaps, given.streams)
-        finally:
-            bench.http.close()
-            bench.service.stop()
     middle = figures["median_ms"]
     streams = f"{figures['failed_streams']} of {figures['streams']} streams failed"
     rest = f"{figures['changed_texts']} texts changed; the worker had {figures['rss_cold_mb']} MB"

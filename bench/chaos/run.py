@@ -18,15 +18,12 @@ from typing import Any, Final
 
 import httpx
 
-from bench.chaos.checker import unsent
-from bench.chaos.client import MODEL, Client
-from bench.chaos.faults import FaultInjector
+from bench.chaos.client import MODEL, Client, OpenStreams
+from bench.chaos.ends import unsent
+from bench.chaos.faults import FaultInjector, PlannedFault
 from bench.chaos.history import Event, History, Kind, Operation, Outcome, RequestSpec
-from bench.chaos.load import PROBE, Load, sample_calls
+from bench.chaos.load import PROBE, HookReceiver, Load, sample_calls
 from bench.chaos.model import MODELS
-from bench.chaos.plan import PlannedFault
-from bench.chaos.receiver import HookReceiver
-from bench.chaos.wire import OpenStreams
 from domain.values import Digest
 from ops.log.database import reader_engine
 from ops.log.reader import LogReader

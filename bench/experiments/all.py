@@ -3,8 +3,8 @@
 python -m bench.experiments.all [--markdown FILE] [--model DIR] [--only NAME ...]
 
 Some are tests, which pytest runs; tests that it skips are named, since an experiment without a run
-has no verdict. Others are a benchmark with numbers of their own. EXP-002 is answered; EXP-012 is
-``bench.swap``. ``--model`` is given to the experiments that have a model.
+has no verdict. Others are a benchmark with numbers of their own. EXP-002 and EXP-011 are
+answered; EXP-012 is ``bench.swap``. ``--model`` is given to the experiments that have a model.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ PROGRAMS: Final = {
     "exp008": "bench.on_a_mac --only restore",
     "exp009": f"{_PYTEST} tests/unit/api/dialects/shared/test_recorded_shapes.py",
     "exp010": f"{_PYTEST} tests/e2e/agent_clis",
-    "exp011": "bench.experiments.exp011",
     "exp_latency": "bench.experiments.exp_latency",
 }
 ROOT: Final = Path(__file__).parents[2]

@@ -17,10 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from bench.comparison.adapters import SEMANTIC
-from bench.comparison.server import Server
+from bench.client import figures_of
+from bench.comparison.server import SEMANTIC, Server
 from bench.demo_model.render import MODEL_DIR
-from bench.figures import figures_of
 from bench.report.section import log_to_stderr, print_conditions, print_table, print_verdict
 from bench.together.__main__ import in_float32
 from bench.together.workloads import make_bodies

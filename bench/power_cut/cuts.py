@@ -11,12 +11,11 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final
 
 from bench.chaos.history import Violation
 from bench.power_cut.drive import Drive, write_image
-from bench.power_cut.journal import Kind, read_journal
-from bench.power_cut.recorder import compile_recorder, recorded_environment
+from bench.power_cut.journal import Kind, compile_recorder, read_journal, recorded_environment
 
 _RECORD_WITHIN_S: Final = 600.0
 #: Share of the cuts that fall near a mark, where a promise has just been made.
@@ -108,25 +107,14 @@ def cut_places(journal: Path, *, cuts: int, seed: int) -> list[int]:
     return sorted(places)
 
 
-class _Marks(Protocol):
-    """The promises that hold at one moment."""
-
-    def add(self, mark: dict[str, Any]) -> None:
-        """Take up one mark."""
-        ...
-
-
-_Promised = TypeVar("_Promised", bound=_Marks)
-
-
 def cut(
     recording: Recording,
     scratch: Path,
     *,
     places: list[int],
     seed: int,
-    promised: _Promised,
-    broken: Callable[[Path, _Promised], Iterable[Violation]],
+    promise: Callable[[dict[str, Any]], None],
+    broken: Callable[[Path], Iterable[Violation]],
     syncs: bool = True,
 ) -> Iterator[Cut]:
     """Yield each cut with the promises that it broke.
@@ -135,8 +123,8 @@ def cut(
         scratch: An existing directory; that of a cut with violations stays there.
         places: Numbers of records before which the power fails, in order.
         seed: Determines what is lost.
-        promised: What was promised before the recording; gets its marks.
-        broken: Returns the violations of a rebuilt directory.
+        promise: Takes up each mark, which is a promise.
+        broken: Returns the promises so far that a rebuilt directory breaks.
         syncs: Whether the drive does what a sync asks for; some only say so.
     """
     drive = Drive(recording.root)
@@ -146,14 +134,14 @@ def cut(
         while done < place:
             one = next(records)
             if one.kind is Kind.MARK:
-                promised.add(json.loads(one.second))
+                promise(json.loads(one.second))
             elif syncs or one.kind is not Kind.SYNC:
                 drive.apply(one)
             done += 1
         image = drive.after_a_cut(random.Random(f"{seed} {place} {number}"))
         directory = scratch / f"cut-{number}"
         write_image(image, directory)
-        violations = tuple(broken(directory, promised))
+        violations = tuple(broken(directory))
         if not violations:
             shutil.rmtree(directory)
         yield Cut(at=place, number=number, violations=violations)

@@ -19,8 +19,7 @@ from bench.chaos.load import sample_requests
 from bench.chaos.model import make_exact_model
 from bench.chaos.run import environment
 from bench.power_cut.cuts import Cut, Recording, cut
-from bench.power_cut.journal import Kind, mark, read_journal
-from bench.power_cut.recorder import compile_recorder, recorded_environment
+from bench.power_cut.journal import Kind, compile_recorder, mark, read_journal, recorded_environment
 from ops.log.admin.verify import verify_log, verify_payloads
 from ops.log.database import reader_engine
 from tests.support.clients.service_log import ended
@@ -81,14 +80,14 @@ def cut_service(recording: Recording, directory: Path, *, cuts: int, seed: int) 
     for at in marks:
         whole.add(json.loads(records[at - 1].second))
     places = sorted(min(len(records), rng.choice(marks) + rng.randrange(40)) for _ in range(cuts))
-    model, expected = directory / "model", whole.expected()
+    model, expected, promises = directory / "model", whole.expected(), ServicePromises()
     yield from cut(
         recording,
         directory,
         places=places,
         seed=seed,
-        promised=ServicePromises(),
-        broken=lambda root, promises: _broken(root, model, promises, expected),
+        promise=promises.add,
+        broken=lambda root: _broken(root, model, promises, expected),
     )
 
 
@@ -107,10 +106,11 @@ def _broken(
     root: Path, model: Path, promises: ServicePromises, expected: dict[int, str]
 ) -> Iterator[Violation]:
     """Start a service on a rebuilt directory, and wait for the end of every accepted job."""
-    service = Service(root, env=environment(model))
     try:
-        service.start()
-        with httpx.Client(base_url=service.base_url, timeout=_DEADLINES_S) as client:
+        with (
+            Service(root, env=environment(model)) as service,
+            httpx.Client(base_url=service.base_url, timeout=_DEADLINES_S) as client,
+        ):
             for job, number in promises.accepted.items():
                 if client.get(f"/v1/jobs/{job}").status_code == httpx.codes.NOT_FOUND:
                     yield Violation("every accepted job ends", job, "is not there")
@@ -120,12 +120,8 @@ def _broken(
                 if found.get("status") != "completed" or text != expected[number]:
                     what = f"is {found.get('status')}: {text!r} for {expected[number]!r}"
                     yield Violation("every accepted job ends", job, what)
-        service.stop()
     except AssertionError as error:
         yield Violation("the service starts", root.name, str(error))
-    finally:
-        if service.process.poll() is None:
-            service.kill()
     engine = reader_engine(f"sqlite:///{root / 'events.sqlite3'}")
     try:
         verify_log(engine)

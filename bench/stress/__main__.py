@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Final
 
 from bench.report.section import Section, table_lines
-from bench.soak.evidence import keep
+from bench.soak.samples import keep
 from bench.stress.cases import CASES, Case, run_case
-from bench.stress.verdict import Outcome
+from bench.stress.client import Outcome
 
 #: Where the logs of failed cases stay.
 FAILED: Final = Path("stress-failed")

@@ -12,8 +12,7 @@ from typing import Any, Final
 from bench.chaos.model import make_exact_model
 from bench.chaos.run import SHORT_ITEMS, SMALL_CACHES
 from bench.stress import agents, bursts, sustained
-from bench.stress.client import Run, StressClient
-from bench.stress.verdict import Outcome
+from bench.stress.client import Outcome, Run, StressClient
 from tests.support.processes.planted_constants import with_constants
 from tests.support.processes.service import Service
 
@@ -69,16 +68,13 @@ def run_case(case: Case, folder: Path, *, scale: float = 1.0) -> Outcome:
     env = dict(case.env)
     if case.exact:
         env["SEMANTIC_MODEL__ID"] = str(make_exact_model(folder / "model"))
-    service = Service(folder / "data", env=env).start()
 
-    async def work() -> Outcome:
+    async def work(service: Service) -> Outcome:
         async with StressClient(service.base_url) as client:
             return await case.work(Run(service=service, client=client, scale=scale))
 
-    try:
-        return asyncio.run(work())
-    finally:
-        service.stop()
+    with Service(folder / "data", env=env) as service:
+        return asyncio.run(work(service))
 
 
 CASES: Final = (

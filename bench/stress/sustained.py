@@ -17,12 +17,14 @@ from bench.soak.verdict import (
     trend_rows,
     trends_of,
 )
-from bench.stress.client import Reply, Run, question
-from bench.stress.verdict import (
+from bench.stress.client import (
     Check,
     Outcome,
+    Reply,
+    Run,
     answered,
     no_failure,
+    question,
 )
 
 #: Samples of a whole run, and the least pause between two.

@@ -28,12 +28,10 @@ import mlx.core as mx
 import mlx_lm.utils
 
 from bench.blas import blas_threads
-from bench.client import StreamTrace
-from bench.comparison.adapters import MLX_LM, SEMANTIC
-from bench.comparison.server import ROOT, Server
+from bench.client import StreamTrace, figures_of
+from bench.comparison.server import MLX_LM, ROOT, SEMANTIC, Server
 from bench.demo_model.render import MODEL_DIR
-from bench.figures import figures_of
-from bench.report.machine import busy_percent, conditions
+from bench.report.section import busy_percent, conditions
 from bench.together.cells import RIVAL, US, Cell, Key, section_of
 from bench.together.contenders import RAW, Contender, RawBatch
 from bench.together.workloads import KINDS, copied_share, make_bodies, prompt_of

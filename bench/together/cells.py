@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from bench.figures import Figures, spread
-from bench.report.machine import line_of
-from bench.report.section import Section
+from bench.client import Figures
+from bench.report.section import Section, line_of, spread
 from bench.together.contenders import RAW
 
 US: Final = "semantic"

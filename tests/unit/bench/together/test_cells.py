@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.client import StreamTrace
-from bench.figures import figures_of
+from bench.client import StreamTrace, figures_of
 from bench.together.__main__ import fill
 from bench.together.cells import RIVAL, US, Cell, Key, section_of, table, verdicts
 from bench.together.contenders import RAW
