@@ -77,15 +77,15 @@ def stream_together(base_url: str, bodies: Sequence[dict[str, Any]]) -> list[Str
         OSError: The server cannot be reached or took too long.
         RuntimeError: The server answered with an error.
     """
-    traces = uvloop.run(_together(base_url, bodies))
+
+    async def together() -> list[StreamTrace]:
+        async with asyncio.timeout(STREAM_SECONDS_MAX):
+            return await asyncio.gather(*(_stream(base_url, body) for body in bodies))
+
+    traces = uvloop.run(together())
     if not all(trace.completion_tokens for trace in traces):
         raise RuntimeError("the server reported no number of generated tokens")
     return traces
-
-
-async def _together(base_url: str, bodies: Sequence[dict[str, Any]]) -> list[StreamTrace]:
-    async with asyncio.timeout(STREAM_SECONDS_MAX):
-        return await asyncio.gather(*(_stream(base_url, body) for body in bodies))
 
 
 async def _stream(base_url: str, body: dict[str, Any]) -> StreamTrace:

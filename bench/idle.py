@@ -47,11 +47,6 @@ class Counters:
     cpu_s: float = 0.0
     wakeups: int = 0
 
-    def since(self, earlier: Counters | None) -> Counters:
-        """Return the difference to an earlier reading."""
-        before = earlier or Counters(self.name)
-        return Counters(self.name, self.cpu_s - before.cpu_s, self.wakeups - before.wakeups)
-
 
 def processes_of(service: Service) -> dict[str, psutil.Process]:
     """Return the processes of a service by their part."""
@@ -77,7 +72,10 @@ def measure(service: Service, seconds: float) -> list[Counters]:
     processes = processes_of(service)
     before = read_processes(processes)
     time.sleep(seconds)
-    used = [after.since(before.get(name)) for name, after in read_processes(processes).items()]
+    used = [
+        Counters(one.name, one.cpu_s - before[name].cpu_s, one.wakeups - before[name].wakeups)
+        for name, one in read_processes(processes).items()
+    ]
     return sorted(used, key=lambda one: one.cpu_s, reverse=True)
 
 

@@ -128,12 +128,9 @@ class Bench:
         return kinds
 
 
-def _instant(event: Any) -> float:
-    return datetime.fromisoformat(event["recorded_at"]).timestamp()
-
-
-def _between(earlier: Any, later: Any) -> float:
-    return 1000 * (_instant(later) - _instant(earlier))
+def _between(*events: Any) -> float:
+    before, after = (datetime.fromisoformat(one["recorded_at"]) for one in events)
+    return 1000 * (after - before).total_seconds()
 
 
 def _row(what: str, times: list[float]) -> tuple[object, ...]:

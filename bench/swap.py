@@ -8,7 +8,6 @@ with gives alone.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 import time
@@ -68,7 +67,7 @@ class Bench:
     def submit(self, prompt: str, tokens: int) -> str:
         """Submit a job for whichever model is loaded."""
         body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "seed": 1}
-        reply = self.http.post("/v1/jobs", content=json.dumps(body)).raise_for_status()
+        reply = self.http.post("/v1/jobs", json=body).raise_for_status()
         return str(reply.json()["id"])
 
     def first_token_ms(self) -> float:
@@ -84,8 +83,7 @@ class Bench:
         while swap["ended_at"] is None:
             time.sleep(_LOOK_S)
             swap = self.http.get(f"/admin/swaps/{swap['id']}").raise_for_status().json()
-        found: dict[str, Any] = swap
-        return found
+        return dict(swap)
 
     def texts(self, prompts: list[str]) -> list[str]:
         """Return what the loaded model says to each prompt, one after the other."""

@@ -14,7 +14,7 @@ from typing import Final
 import mlx.core as mx
 
 from bench.report.section import log_to_stderr, print_conditions, print_table, print_verdict
-from bench.runners import make_admission, make_runner
+from bench.runners import insert, make_runner
 from domain.kv.spec import BLOCK_TOKENS
 from tests.support.models.kv_sequences import random_tokens
 from worker.engine.mlx.model.loader import ModelSource, load_weights
@@ -83,8 +83,7 @@ class _Bench:
 
     def insert(self, prompt: Sequence[int], tokens: int) -> Admitted:
         """Add a sequence."""
-        admitted = self._runner.insert(make_admission(prompt, tokens))
-        assert admitted is not None, "the budget holds the contexts"
+        admitted = insert(self._runner, prompt, tokens)
         self._open.add(admitted.uid)
         return admitted
 

@@ -15,6 +15,8 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from itertools import chain, islice, pairwise
 from pathlib import Path
 from threading import Event, Lock, Thread
@@ -144,11 +146,9 @@ class Run:
 
     def send_all(self, clients: int) -> dict[str, int]:
         """Send everything; return by how many bytes each part grew after the first fifth."""
-        threads = [Thread(target=self._client) for _ in range(clients)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(clients) as pool:
+            for done in [pool.submit(self._client) for _ in range(clients)]:
+                done.result()
         self._measure()
         return {part: rss[-1] - rss[0] if rss else 0 for part, rss in self.rss_bytes.items()}
 
@@ -181,8 +181,7 @@ def main() -> int:
     began = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
     env = {"SEMANTIC_JOBS__MAX_TOKENS_DEFAULT": "2"}
-    service = Service(folder / "data", env=env).start()
-    try:
+    with Service(folder / "data", env=env) as service:
         run = Run(
             service,
             seed=options.seed,
@@ -190,13 +189,9 @@ def main() -> int:
             connections=options.connections,
             skipped=options.skip,
         )
-        innocent = InnocentStream(service.base_url)
-        try:
+        with closing(InnocentStream(service.base_url)) as innocent:
             grown_bytes = run.send_all(options.clients)
-        finally:
-            innocent.close()
-    finally:
-        code = service.stop() if service.process.poll() is None else 1
+        code = service.stop()
     faults = run.faults + innocent.faults
     _print_result(run, innocent, faults, seed=options.seed)
     print_conditions(began)

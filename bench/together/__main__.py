@@ -33,7 +33,7 @@ from bench.comparison.server import MLX_LM, ROOT, SEMANTIC, Server
 from bench.demo_model.render import MODEL_DIR
 from bench.report.section import busy_percent, conditions
 from bench.together.cells import RIVAL, US, Cell, Key, section_of
-from bench.together.contenders import RAW, Contender, RawBatch
+from bench.together.contenders import Contender, RawBatch
 from bench.together.workloads import KINDS, copied_share, make_bodies, prompt_of
 
 _WHOLE: Final[Mapping[str, Any]] = {
@@ -60,8 +60,7 @@ def main() -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="together-")))
         model = in_float32(options.model.absolute(), folder / "model")
-        names = (US, RIVAL) if options.no_raw else (US, RIVAL, RAW)
-        contenders = list(start_contenders(stack, model, folder, names))
+        contenders = list(start_contenders(stack, model, folder))
         cells = {key: Cell(key) for key in _keys(options)}
         found = _conditions(options, contenders)
         for number in range(options.rounds):
@@ -96,24 +95,16 @@ def _dtypes(network: Any) -> Iterator[Any]:
     yield from (array.dtype for _, array in arrays)
 
 
-def start_contenders(
-    stack: ExitStack, model: Path, folder: Path, names: Sequence[str]
-) -> Iterator[Contender]:
-    """Start some of the contenders, and end them with the stack.
-
-    Args:
-        folder: For the data of the servers.
-    """
+def start_contenders(stack: ExitStack, model: Path, folder: Path) -> Iterator[Contender]:
+    """Start all contenders, with their data in a folder, and end them with the stack."""
     for adapter in (SEMANTIC, MLX_LM):
-        if adapter.name in names:
-            began = time.monotonic()
-            data_dir, python = folder / adapter.name, Path(sys.executable)
-            server = Server(adapter, python=python, model=model, data_dir=data_dir)
-            yield stack.enter_context(server)
-            took_s = time.monotonic() - began
-            print(f"{adapter.name}: ready after {took_s:.1f} s", file=sys.stderr, flush=True)
-    if RAW in names:
-        yield stack.enter_context(RawBatch(model))
+        began = time.monotonic()
+        data_dir, python = folder / adapter.name, Path(sys.executable)
+        server = Server(adapter, python=python, model=model, data_dir=data_dir)
+        yield stack.enter_context(server)
+        took_s = time.monotonic() - began
+        print(f"{adapter.name}: ready after {took_s:.1f} s", file=sys.stderr, flush=True)
+    yield stack.enter_context(RawBatch(model))
 
 
 def _keys(options: argparse.Namespace) -> Iterator[Key]:
@@ -188,7 +179,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--kinds", nargs="+", choices=KINDS)
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--blas-threads", type=int, default=blas_threads(), help="of OpenBLAS")
-    parser.add_argument("--no-raw", action="store_true", help="leave out the bare generator")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write every figure here")
     options = parser.parse_args()
     for name, size in (_QUICK if options.quick else _WHOLE).items():
