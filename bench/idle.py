@@ -107,7 +107,7 @@ def _idle(seconds: float) -> list[str]:
 
 def _answer_one(service: Service) -> None:
     body = {"prompt": "Say a word.", "max_tokens": 8}
-    headers = {"prefer": "wait=60", "content-type": "application/json"}
+    headers = {"prefer": "wait=60"}
     url = f"{service.base_url}/v1/jobs"
     httpx.post(url, json=body, headers=headers, timeout=_ANSWER_S).raise_for_status()
 

@@ -27,7 +27,6 @@ from tests.support.processes.service import Service
 TOKENS: Final = 300
 #: Phases of a swap object, in their order.
 PHASES: Final = ("notice", "drain", "save", "restart", "load", "total")
-_NAMES: Final = ("a", "b")
 _WAIT_S: Final = 300.0
 _LOOK_S: Final = 0.02
 
@@ -35,7 +34,7 @@ _LOOK_S: Final = 0.02
 def make_models(shape: str, directory: Path) -> str:
     """Write the two models of a shape and return their tables of the configuration."""
     tables = []
-    for seed, name in enumerate(_NAMES):
+    for seed, name in enumerate("ab"):
         source = directory / name
         if shape == "demo":
             make_exact_model(source)

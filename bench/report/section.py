@@ -117,7 +117,6 @@ def print_verdict(*, reached: bool, why: str) -> None:
 #: Percent of all processors that other programs may use.
 BUSY_PERCENT_MAX: Final = 15.0
 _LOOK_S: Final = 5.0
-_ROOT: Final = Path(__file__).parents[2]
 
 
 def busy_percent() -> float:
@@ -159,7 +158,7 @@ def current_commit() -> str:
     """Return the short name of the checked-out commit."""
     done = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"],
-        cwd=_ROOT,
+        cwd=Path(__file__).parent,
         capture_output=True,
         text=True,
         check=False,

@@ -17,15 +17,7 @@ from bench.soak.verdict import (
     trend_rows,
     trends_of,
 )
-from bench.stress.client import (
-    Check,
-    Outcome,
-    Reply,
-    Run,
-    answered,
-    no_failure,
-    question,
-)
+from bench.stress.client import Check, Outcome, Reply, Run, answered, no_failure, question
 
 #: Samples of a whole run, and the least pause between two.
 SAMPLES: Final = 120

@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -108,11 +109,9 @@ def start_contenders(stack: ExitStack, model: Path, folder: Path) -> Iterator[Co
 
 
 def _keys(options: argparse.Namespace) -> Iterator[Key]:
-    for kind in options.kinds:
-        for tokens in options.tokens:
-            for is_known in (False, True):
-                for streams in options.streams:
-                    yield Key(kind=kind, tokens=tokens, is_known=is_known, streams=streams)
+    cells = product(options.kinds, options.tokens, (False, True), options.streams)
+    for kind, tokens, is_known, streams in cells:
+        yield Key(kind=kind, tokens=tokens, is_known=is_known, streams=streams)
 
 
 def _round(
