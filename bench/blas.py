@@ -1,14 +1,17 @@
-"""Which BLAS a contender computes with, and how fast: ``python -m bench.blas`` prints it as JSON.
+"""Which BLAS a contender computes with, and how fast; ``python -m bench.blas`` prints it as JSON.
 
-Each contender of a comparison calls ``measured_blas`` before its model is loaded, so all of them
-multiply with the library that the service chooses.
+``python -m bench.blas MODULE:FUNCTION …`` then runs a server of others with it. Each contender of a
+comparison calls ``measured_blas`` before its model is loaded, so all of them multiply with the
+library that the service chooses.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 import time
+from importlib import import_module
 from typing import Any, Final
 
 import mlx.core as mx
@@ -46,5 +49,13 @@ def _gflops() -> float:
     return 2 * _SIZE**3 / best_s / 1e9
 
 
+def main() -> None:
+    """Choose the BLAS, print it, and serve with the other arguments if there are any."""
+    print(json.dumps(measured_blas()), flush=True)
+    if sys.argv[1:]:
+        module, _, function = sys.argv.pop(1).partition(":")
+        getattr(import_module(module), function)()
+
+
 if __name__ == "__main__":
-    print(json.dumps(measured_blas()))
+    main()

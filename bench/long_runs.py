@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from bench.report.machine import current_commit
+from bench.report.section import current_commit
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "long-runs.md"
 #: A run is added above this line, so the table grows downwards.

@@ -10,6 +10,7 @@ uses tiny sizes. Nothing is written outside a temporary directory.
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import statistics
 import tempfile
@@ -24,7 +25,7 @@ import mlx.core as mx
 import psutil
 
 from bench.blas import measured_blas
-from bench.experiments.report import log_to_stderr, print_conditions, table_lines
+from bench.report.section import log_to_stderr, print_conditions, table_lines
 from bench.runners import (
     DiskRunner,
     end_runner,
@@ -216,16 +217,18 @@ def prefill(weights: LoadedWeights, sizes: Sizes) -> Iterator[Row]:
 
 
 def restores(weights: LoadedWeights, sizes: Sizes, folder: Path) -> Iterator[Row]:
-    """How fast does a context come back from the disk, exactly and in 8 bits?"""
+    """How fast does a context go to the disk and come back, exactly and in 8 bits?"""
     cold: list[int] = []
     prompt = random_tokens(sizes.prompt_tokens, 3)
     for form, kv_bits in (("exact", 0), ("8 bits", PACKED_BITS)):
         place, in_form = folder / str(kv_bits), replace(weights, kv_bits=kv_bits)
         with closing(DiskRunner(in_form, place)) as first:
             tokens, cold_s = first.answer(prompt)
-            first.save()
+            save_s = first.save()
         cold = cold or tokens
         stored = stored_bytes(place)
+        of_raw = f"{_raw_s(folder / 'raw', stored) / save_s:.0%} of the speed of one synced file"
+        yield f"save, {form}", f"{1000 * save_s:,.0f} ms", of_raw
         with closing(DiskRunner(in_form, place)) as second:
             again, took_s = second.answer(prompt)
             restored = second.restored
@@ -234,6 +237,20 @@ def restores(weights: LoadedWeights, sizes: Sizes, folder: Path) -> Iterator[Row
         yield f"restore, {name}", f"{1000 * took_s:,.0f} ms (computed: {1000 * cold_s:,.0f})", speed
         equal = sum(one == other for one, other in zip(cold, again, strict=False))
         yield f"equal greedy tokens after it, {form}", f"{equal} of {len(cold)}", "-"
+
+
+def _raw_s(file: Path, size: int) -> float:
+    """Return the seconds to write and sync a file of so many bytes."""
+    content = os.urandom(1 << 20)
+    begin = time.perf_counter()
+    with file.open("wb") as out:
+        for _ in range(max(1, size >> 20)):
+            out.write(content)
+        out.flush()
+        os.fsync(out.fileno())
+    took_s = time.perf_counter() - begin
+    file.unlink()
+    return took_s
 
 
 def memory() -> Iterator[Row]:

@@ -14,7 +14,7 @@ from tests.support.polling import wait_until
 from worker.cachestore.tier import DiskTier
 from worker.engine.mlx.model.loader import LoadedWeights
 from worker.engine.mlx.runner import BatchRunner
-from worker.engine.ports import Admission
+from worker.engine.ports import Admission, Admitted
 
 _WAIT_S: Final = 120.0
 CONTEXTS_BYTES: Final = 4_000_000_000
@@ -55,10 +55,11 @@ def make_admission(prompt: Sequence[int], tokens: int) -> Admission:
     )
 
 
-def insert(runner: BatchRunner, prompt: Sequence[int], tokens: int) -> None:
+def insert(runner: BatchRunner, prompt: Sequence[int], tokens: int) -> Admitted:
     """Add a greedy sequence to the next step."""
     admitted = runner.insert(make_admission(prompt, tokens))
     assert admitted is not None, "the budget holds the contexts"
+    return admitted
 
 
 def first_token_s(runner: BatchRunner, prompt: Sequence[int]) -> float:

@@ -18,7 +18,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.models.qwen3 import Model, ModelArgs
 
-from bench.experiments.report import print_conditions, print_table, print_verdict
+from bench.report.section import print_conditions, print_table, print_verdict
 from domain.values import Sampling
 from worker.engine.mlx.cpu import use_openblas
 from worker.engine.mlx.sampling.sampler import BatchSampler, SamplerRow

@@ -23,7 +23,7 @@ from typing import Any, Final
 import mlx.core as mx
 from mlx_lm.models import qwen3_5
 
-from bench.experiments.report import print_conditions, table_lines
+from bench.report.section import print_conditions, table_lines
 from tests.support.models.tiny_architectures import random_network
 from tests.support.models.tiny_heads import random_head
 from worker.engine.mlx.cpu import use_openblas

@@ -1,14 +1,13 @@
 """Swaps under load: how long each phase takes, whether a stream fails, and what memory remains.
 
-``python -m bench.swap [--shape demo|135m|adapters] [--swaps 20] [--streams 4]``: two models of one
-shape, or two adapters of one model, take turns. Before each swap, streams run; they have to end
-with the text that the model they began with gives alone.
+``python -m bench.swap [--shape demo|135m] [--swaps 20] [--streams 4]``: two models of one shape
+take turns. Before each swap, streams run; they have to end with the text that the model they began
+with gives alone.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 import time
@@ -19,10 +18,8 @@ from typing import Any, Final
 import httpx
 
 from bench.chaos.model import make_exact_model
-from bench.experiments.report import table_lines
-from bench.report.section import Section
+from bench.report.section import Section, table_lines
 from tests.support.clients.job_reader import JobReader
-from tests.support.models.adapters import make_adapter
 from tests.support.models.tiny_models import make_tiny_llama
 from tests.support.processes.service import Service
 
@@ -30,28 +27,20 @@ from tests.support.processes.service import Service
 TOKENS: Final = 300
 #: Phases of a swap object, in their order.
 PHASES: Final = ("notice", "drain", "save", "restart", "load", "total")
-_NAMES: Final = ("a", "b")
 _WAIT_S: Final = 300.0
 _LOOK_S: Final = 0.02
 
 
 def make_models(shape: str, directory: Path) -> str:
     """Write the two models of a shape and return their tables of the configuration."""
-    base, tables = directory / "base", []
-    if shape == "adapters":
-        make_tiny_llama(base, hidden=576, layers=30, context=4096)
-    for seed, name in enumerate(_NAMES):
+    tables = []
+    for seed, name in enumerate("ab"):
         source = directory / name
         if shape == "demo":
             make_exact_model(source)
-        elif shape == "135m":
-            make_tiny_llama(source, hidden=576, layers=30, context=4096, seed=seed)
         else:
-            make_adapter(source, base, seed=seed)
-        places = f'source = "{source}"\n'
-        if shape == "adapters":
-            places = f'source = "{base}"\nadapter = "{source}"\n'
-        tables.append(f"[models.{name}]\n{places}")
+            make_tiny_llama(source, hidden=576, layers=30, context=4096, seed=seed)
+        tables.append(f'[models.{name}]\nsource = "{source}"\n')
     return "".join(tables)
 
 
@@ -71,13 +60,13 @@ class Bench:
             "SEMANTIC_MODEL__ID": "a",
             "SEMANTIC_JOBS__WORKER_STANDBY": "true",
         }
-        self.service = Service(directory / "data", env=env).start()
+        self.service = Service(directory / "data", env=env)
         self.http = httpx.Client(base_url=self.service.base_url, timeout=_WAIT_S)
 
     def submit(self, prompt: str, tokens: int) -> str:
         """Submit a job for whichever model is loaded."""
         body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "seed": 1}
-        reply = self.http.post("/v1/jobs", content=json.dumps(body)).raise_for_status()
+        reply = self.http.post("/v1/jobs", json=body).raise_for_status()
         return str(reply.json()["id"])
 
     def first_token_ms(self) -> float:
@@ -93,8 +82,7 @@ class Bench:
         while swap["ended_at"] is None:
             time.sleep(_LOOK_S)
             swap = self.http.get(f"/admin/swaps/{swap['id']}").raise_for_status().json()
-        found: dict[str, Any] = swap
-        return found
+        return dict(swap)
 
     def texts(self, prompts: list[str]) -> list[str]:
         """Return what the loaded model says to each prompt, one after the other."""
@@ -157,18 +145,15 @@ def measure(bench: Bench, swaps: int, streams: int) -> dict[str, Any]:
 def main() -> None:
     """Measure one shape and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shape", choices=("demo", "135m", "adapters"), default="demo")
+    parser.add_argument("--shape", choices=("demo", "135m"), default="demo")
     parser.add_argument("--swaps", type=int, default=20)
     parser.add_argument("--streams", type=int, default=4)
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         bench = Bench(given.shape, Path(directory))
-        try:
+        with bench.service, bench.http:
             figures = measure(bench, given.swaps, given.streams)
-        finally:
-            bench.http.close()
-            bench.service.stop()
     middle = figures["median_ms"]
     streams = f"{figures['failed_streams']} of {figures['streams']} streams failed"
     rest = f"{figures['changed_texts']} texts changed; the worker had {figures['rss_cold_mb']} MB"

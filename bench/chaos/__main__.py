@@ -19,16 +19,13 @@ from collections import Counter
 from pathlib import Path
 
 from bench.chaos.checker import check
-from bench.chaos.faults import possible_faults
+from bench.chaos.faults import Fault, make_plan, possible_faults
 from bench.chaos.history import History, Violation
-from bench.chaos.load import sample_requests
+from bench.chaos.load import hook_receiver, sample_requests
 from bench.chaos.model import make_exact_model
-from bench.chaos.plan import Fault, make_plan
-from bench.chaos.receiver import hook_receiver
 from bench.chaos.run import Chaos, Recovery, Run, mixed_environment
-from bench.experiments.report import print_conditions, print_table
-from bench.figures import percentile
 from bench.long_runs import LongRun, add_slice_options, run_slices
+from bench.report.section import percentile, print_conditions, print_table
 from tests.support.processes.service import Service
 
 #: Violations that are printed; others are only counted.
@@ -56,26 +53,24 @@ def _run_slice(options: argparse.Namespace, slice_: LongRun, *, most_s: float) -
     print(f"{len(plan)} faults, seed {seed}, in {folder}", flush=True)
     model = make_exact_model(folder / "model")
     with hook_receiver(seed) as hook:
-        service = Service(folder / "data", env=mixed_environment(model, hook)).start()
         try:
-            chaos = Chaos(
-                service,
-                seed=seed,
-                clients=options.clients,
-                requests=sample_requests(seed, options.requests),
-                most_s=most_s,
-                log=lambda line: print(f"{time.monotonic() - began:7.1f} s  {line}", flush=True),
-                hook=hook,
-            )
-            run = chaos.run(plan)
+            with Service(folder / "data", env=mixed_environment(model, hook)) as service:
+                run = Chaos(
+                    service,
+                    seed=seed,
+                    clients=options.clients,
+                    requests=sample_requests(seed, options.requests),
+                    most_s=most_s,
+                    log=lambda line: print(
+                        f"{time.monotonic() - began:7.1f} s  {line}", flush=True
+                    ),
+                    hook=hook,
+                ).run(plan)
         except Exception as error:
             if options.record:
                 minutes = (time.monotonic() - began) / 60
                 slice_.record(f"1 violations: ended by {type(error).__name__}, {minutes:.0f} min")
             raise
-        finally:
-            if service.process.poll() is None:
-                service.kill()
     violations = check(run.history)
     outcome = _outcome(run, violations, time.monotonic() - began)
     _report(run, violations)

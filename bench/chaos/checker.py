@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Final
 
-from bench.chaos.answers import check_answers
-from bench.chaos.ends import check_ends
-from bench.chaos.history import Event, History, Operation, Violation
-from bench.chaos.jobs_in_log import ENDS, SUBMITTED, check_jobs
+from bench.chaos.ends import ENDS, SUBMITTED, check_ends
+from bench.chaos.history import (
+    Event,
+    History,
+    Item,
+    Operation,
+    Reading,
+    Violation,
+)
+
+#: Events allowed after the end: a repeated request that got the stored answer, and a deletion.
+_AFTER_THE_END: Final = {"JobAttached", "JobHidden"}
+#: Errors of ``JobFailed`` where the limit of worker deaths or of attempts ended a job.
+_GIVEN_UP: Final = "given up: "
+#: Errors of ``AttemptFailed`` that no injected fault explains: the code itself is at fault.
+_OWN_FAULTS: Final = {"internal_error", "engine_failure"}
+#: Kinds of an item that ends a stream.
+_TERMINAL: Final = {"finished", "failed"}
 
 
 def check(history: History, *, others: tuple[str, ...] = ()) -> tuple[Violation, ...]:
@@ -23,12 +39,12 @@ def check(history: History, *, others: tuple[str, ...] = ()) -> tuple[Violation,
 
 def _all(history: History, others: tuple[str, ...]) -> Iterator[Violation]:
     yield from _check_log(history)
-    yield from check_jobs(history.events)
+    yield from _check_jobs(history.events)
     submitted = _submitted(history.events)
     for operation in history.operations:
         yield from _check_acceptance(operation, submitted)
         yield from _check_states(operation, history)
-        yield from check_answers(operation, history)
+        yield from _check_answers(operation, history)
     yield from check_ends(history)
     yield from _check_strangers(history, submitted, others)
 
@@ -118,3 +134,177 @@ def _check_strangers(
         elif job in ends and ends[job] != outcome.status:
             what = f"is {outcome.status} in the list and {ends[job]} in the log"
             yield Violation("an end is final", job, what)
+
+
+# --- events of jobs ---------------------------------------------------------------------------
+
+
+def _check_jobs(events: Sequence[Event]) -> Iterator[Violation]:
+    """Yield the violations in the events of all jobs."""
+    jobs: dict[str, list[Event]] = {}
+    for event in events:
+        if event.stream.startswith("job-"):
+            jobs.setdefault(event.stream, []).append(event)
+    for job, own in jobs.items():
+        yield from _check_life(job, own)
+        yield from _check_attempts(job, own)
+
+
+def _check_life(job: str, events: Sequence[Event]) -> Iterator[Violation]:
+    if events[0].type != SUBMITTED or sum(e.type == SUBMITTED for e in events) != 1:
+        yield Violation("one request, one job", job, f"begins with {events[0].type}")
+    ends = [index for index, event in enumerate(events) if event.type in ENDS]
+    if not ends:
+        what = f"its last event is {events[-1].type} at {events[-1].position}"
+        yield Violation("every accepted job ends", job, what)
+        return
+    if len(ends) > 1:
+        what = "ended by " + " and ".join(events[index].type for index in ends)
+        yield Violation("a job ends once", job, what)
+    for event in events[ends[0] + 1 :]:
+        if event.type not in _AFTER_THE_END and event.type not in ENDS:
+            what = f"{event.type} at {event.position} after its end"
+            yield Violation("an end is final", job, what)
+    yield from _check_end(job, events[ends[0]], events)
+
+
+def _check_end(job: str, end: Event, events: Sequence[Event]) -> Iterator[Violation]:
+    """A kill must not fail a job, and no client sets a deadline."""
+    types = {event.type for event in events}
+    if end.type == "JobExpired":
+        yield Violation("answers are whole", job, "expired, with no deadline")
+    if end.type == "JobCancelled" and "JobCancelRequested" not in types:
+        yield Violation("answers are whole", job, "cancelled without a cancellation request")
+    if end.type != "JobFailed":
+        return
+    message = str(end.data.get("message", ""))
+    deaths = sum(event.type == "AttemptStarted" for event in events)
+    cap = int(events[0].data.get("worker_deaths_max", 1))
+    if not message.startswith(_GIVEN_UP) or deaths < cap:
+        what = f"failed after {deaths} attempts: {message or 'no word why'}"
+        yield Violation("answers are whole", job, what)
+
+
+def _check_attempts(job: str, events: Sequence[Event]) -> Iterator[Violation]:
+    """An attempt emits from its start to the start of the next, or to its failure."""
+    current, active_attempt = 0, False
+    for event in events:
+        number = event.data.get("attempt")
+        if event.type == "AttemptFailed" and event.data.get("error") in _OWN_FAULTS:
+            what = f"attempt {number}: {event.data.get('message', 'no word why')}"
+            yield Violation("no attempt fails by itself", job, what)
+        if event.type == "AttemptStarted":
+            if number != current + 1:
+                what = f"attempt {number} started after attempt {current}"
+                yield Violation("one attempt speaks", job, what)
+            current, active_attempt = int(number or 0), True
+        elif number is not None and (number or event.type == "JobCompleted"):
+            if number != current or not active_attempt:
+                what = f"{event.type} of attempt {number} at {event.position}, {current} is current"
+                yield Violation("one attempt speaks", job, what)
+            active_attempt = active_attempt and event.type != "AttemptFailed"
+
+
+# --- answers ----------------------------------------------------------------------------------
+
+
+def _check_answers(operation: Operation, history: History) -> Iterator[Violation]:
+    """Yield the violations in what one client received."""
+    for reading in operation.readings:
+        yield from _check_order(reading)
+    yield from _check_same(operation)
+    expected = history.baseline.get(operation.request)
+    if expected is None:
+        return
+    if operation.request.calls_tool:
+        yield from _check_calls(operation)
+    for reading in operation.readings:
+        if reading.after < 0:
+            yield from _check_text(reading.job, reading.text, expected, whole=reading.is_whole)
+    yield from _check_joined(operation, expected)
+    for job in dict.fromkeys(operation.accepted):
+        outcome = history.outcomes.get(job)
+        if outcome is not None and (outcome.text is not None or outcome.status == "completed"):
+            whole = outcome.status == "completed"
+            yield from _check_text(job, outcome.text or "", expected, whole=whole)
+
+
+def _check_order(reading: Reading) -> Iterator[Violation]:
+    """Item numbers are consecutive from the cursor, attempts never decrease, the end is last."""
+    due, attempt, ended = reading.after + 1, 0, False
+    for item in reading.items:
+        if ended:
+            yield Violation("items in order", reading.job, f"{item.kind} after the end")
+            return
+        ended = item.kind in _TERMINAL
+        if item.n is None:
+            continue
+        if item.n != due:
+            what = f"item {item.n} came where {due} was due (cursor {reading.after})"
+            yield Violation("items in order", reading.job, what)
+            return
+        if item.attempt < attempt:
+            what = f"attempt {item.attempt} emitted item {item.n} after attempt {attempt} had"
+            yield Violation("one attempt speaks", reading.job, what)
+            return
+        due, attempt = item.n + 1, item.attempt
+
+
+def _check_same(operation: Operation) -> Iterator[Violation]:
+    """An item number always carries the same item, on every connection and from every attempt."""
+    seen: dict[tuple[str, int], Item] = {}
+    for reading in operation.readings:
+        for item in reading.items:
+            if item.n is None:
+                continue
+            first = seen.setdefault((reading.job, item.n), item)
+            if (first.kind, first.text) != (item.kind, item.text):
+                what = (
+                    f"item {item.n} was {first.kind} {first.text!r}, then {item.kind} {item.text!r}"
+                )
+                yield Violation("items never change", reading.job, what)
+                return
+
+
+def _check_joined(operation: Operation, expected: str) -> Iterator[Violation]:
+    """The items of all connections of a client join to one answer."""
+    parts: dict[str, dict[int, Item]] = {}
+    for reading in operation.readings:
+        own = parts.setdefault(reading.job, {})
+        own.update({item.n: item for item in reading.items if item.n is not None})
+    for job, items in parts.items():
+        if not items or sorted(items) != list(range(len(items))):
+            continue  # _check_order reports gaps; the items after a gap cannot be joined
+        text = "".join(items[n].text for n in range(len(items)) if items[n].kind == "text")
+        last = items[len(items) - 1]
+        cancelled = "cancelled" in last.text
+        whole = last.kind == "finished" and not cancelled
+        yield from _check_text(job, text, expected, whole=whole)
+
+
+def _check_calls(operation: Operation) -> Iterator[Violation]:
+    """The arguments of a whole tool call are an object that has the required property."""
+    for reading in operation.readings:
+        if not reading.is_whole:
+            continue
+        try:
+            called = json.loads(reading.text)
+        except ValueError:
+            called = None
+        if not isinstance(called, dict) or not isinstance(called.get("location"), str):
+            what = f"its arguments are {reading.text[:80]!r}"
+            yield Violation("tool calls are whole", reading.job, what)
+
+
+def _check_text(job: str, text: str, expected: str, *, whole: bool) -> Iterator[Violation]:
+    """A whole answer equals the baseline; a partial answer is its beginning."""
+    if text == expected or (not whole and expected.startswith(text)):
+        return
+    at = next((i for i, (a, b) in enumerate(zip(text, expected, strict=False)) if a != b), None)
+    at = min(len(text), len(expected)) if at is None else at
+    what = (
+        f"{'the whole answer' if whole else 'a part'} has {len(text)} characters of"
+        f" {len(expected)} and differs at {at}: {text[at : at + 20]!r} for"
+        f" {expected[at : at + 20]!r}"
+    )
+    yield Violation("answers are the undisturbed ones", job, what)

@@ -7,8 +7,14 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from bench.chaos.history import Event, History, Operation, Violation, WebhookMessage
-from bench.chaos.jobs_in_log import ENDS, SUBMITTED
 
+SUBMITTED: Final = "JobSubmitted"
+ENDS: Final = {
+    "JobCompleted": "completed",
+    "JobCancelled": "cancelled",
+    "JobFailed": "failed",
+    "JobExpired": "expired",
+}
 _BATCH_SUBMITTED: Final = "BatchSubmitted"
 _BATCH_ENDED: Final = "BatchEnded"
 _SWAPS: Final = "models"

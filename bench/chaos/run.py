@@ -18,15 +18,12 @@ from typing import Any, Final
 
 import httpx
 
-from bench.chaos.client import MODEL, Client
+from bench.chaos.client import MODEL, Client, OpenStreams
 from bench.chaos.ends import unsent
-from bench.chaos.faults import FaultInjector
+from bench.chaos.faults import FaultInjector, PlannedFault
 from bench.chaos.history import Event, History, Kind, Operation, Outcome, RequestSpec
-from bench.chaos.load import PROBE, Load, sample_calls
+from bench.chaos.load import PROBE, HookReceiver, Load, sample_calls
 from bench.chaos.model import MODELS
-from bench.chaos.plan import PlannedFault
-from bench.chaos.receiver import HookReceiver
-from bench.chaos.wire import OpenStreams
 from domain.values import Digest
 from ops.log.database import reader_engine
 from ops.log.reader import LogReader
@@ -223,7 +220,7 @@ class Chaos:
         with httpx.Client(base_url=self._service.base_url, timeout=60) as client:
             while time.monotonic() < deadline:
                 with suppress(httpx.TransportError):  # the api may start anew after a last fault
-                    jobs = [self._listed(status=status) for status in ("queued", "running")]
+                    jobs = [_listed(client, status=status) for status in ("queued", "running")]
                     query = {"state": "pending", "limit": "1"}
                     hooks = client.get("/v1/webhooks", params=query).json()
                     swap = client.get(f"/admin/swaps/{swaps[-1]}").json() if swaps else {}
@@ -236,21 +233,10 @@ class Chaos:
         """Whether the receiver has all messages: one is pending only once the api made it."""
         return self._hook is None or not unsent(self._events(), self._hook.messages)
 
-    def _listed(self, **query: str) -> list[Any]:
-        jobs: list[Any] = []
-        with httpx.Client(base_url=self._service.base_url, timeout=60) as client:
-            while True:
-                before = {"before": jobs[-1]["id"]} if jobs else {}
-                answer = client.get("/v1/jobs", params={"limit": "100"} | query | before)
-                page = answer.raise_for_status().json()
-                jobs += page["data"]
-                if not page["has_more"]:
-                    return jobs
-
     def _outcomes(self) -> dict[str, Outcome]:
         outcomes: dict[str, Outcome] = {}
         with httpx.Client(base_url=self._service.base_url, timeout=60) as client:
-            for listed in self._listed():
+            for listed in _listed(client):
                 job = client.get(listed["links"]["self"]).raise_for_status().json()
                 outcomes[job["id"]] = Outcome(
                     job=job["id"],
@@ -294,6 +280,17 @@ class Chaos:
 
     def _client(self, name: str) -> Client:
         return Client(self._service.base_url, OpenStreams(), random.Random(f"{name} {self._seed}"))
+
+
+def _listed(client: httpx.Client, **query: str) -> list[Any]:
+    jobs: list[Any] = []
+    while True:
+        before = {"before": jobs[-1]["id"]} if jobs else {}
+        answer = client.get("/v1/jobs", params={"limit": "100"} | query | before)
+        page = answer.raise_for_status().json()
+        jobs += page["data"]
+        if not page["has_more"]:
+            return jobs
 
 
 def _text_of(job: Any) -> str:

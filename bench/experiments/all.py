@@ -2,9 +2,9 @@
 
 python -m bench.experiments.all [--markdown FILE] [--model DIR] [--only NAME ...]
 
-EXP-007, EXP-009 and EXP-010 are tests, which pytest runs; tests that it skips are named, since an
-experiment without a run has no verdict. EXP-012 is ``bench.swap``. ``--model`` is given to the
-experiments that have a model.
+Some are tests, which pytest runs; tests that it skips are named, since an experiment without a run
+has no verdict. Others are a benchmark with numbers of their own. EXP-012 is ``bench.swap``.
+``--model`` is given to the experiments that have a model.
 """
 
 from __future__ import annotations
@@ -16,18 +16,24 @@ import time
 from pathlib import Path
 from typing import Final
 
-TESTS: Final = {
-    "exp007": (
-        "tests/integration/mlx/kv/test_window_cache.py",
-        "tests/integration/mlx/kv/test_disk_reuse.py",
-    ),
-    "exp009": ("tests/unit/api/dialects/shared/test_recorded_shapes.py",),
-    "exp010": ("tests/e2e/agent_clis",),
+_PYTEST: Final = "pytest -q -rs -p no:cacheprovider"
+_EQUALITY: Final = f"{_PYTEST} --nightly tests/integration/mlx/kv/test_reuse_property.py"
+#: What ``python -m`` runs.
+PROGRAMS: Final = {
+    "exp001": f"{_PYTEST} tests/integration/mlx/model/test_families.py -k derived_by_hand",
+    "exp002": "bench.experiments.exp002",
+    "exp003": f"{_EQUALITY} -k from_memory",
+    "exp004": f"{_EQUALITY} -k from_disk",
+    "exp005": "bench.together --streams 1 3 5 7 10 --tokens 96 --kinds prose",
+    "exp006": "bench.experiments.exp006",
+    "exp007": f"{_PYTEST} tests/integration/mlx/kv/test_window_cache.py"
+    " tests/integration/mlx/kv/test_disk_reuse.py",
+    "exp008": "bench.on_a_mac --only restore",
+    "exp009": f"{_PYTEST} tests/unit/api/dialects/shared/test_recorded_shapes.py",
+    "exp010": f"{_PYTEST} tests/e2e/agent_clis",
+    "exp011": "bench.experiments.exp011",
+    "exp_latency": "bench.experiments.exp_latency",
 }
-NAMES: Final = (
-    *("exp001", "exp002", "exp003", "exp004", "exp005", "exp006", "exp007", "exp008", "exp009"),
-    *("exp010", "exp011", "exp_latency"),
-)
 ROOT: Final = Path(__file__).parents[2]
 WITH_MODEL: Final = ("exp005", "exp006", "exp008", "exp_latency")
 
@@ -37,7 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--markdown", type=Path, help="also write what they print to this file")
     parser.add_argument("--model", help="directory of a model; default: the demo model")
-    parser.add_argument("--only", nargs="+", choices=NAMES, default=list(NAMES))
+    parser.add_argument("--only", nargs="+", choices=PROGRAMS, default=list(PROGRAMS))
     given = parser.parse_args()
     started_s = time.monotonic()
     printed: list[str] = []
@@ -46,10 +52,7 @@ def main() -> None:
         spent_s = time.monotonic() - started_s
         print(f"[{number} of {len(given.only)}, {spent_s:.0f} s] {name}", file=sys.stderr)
         model = ["--model", given.model] if given.model and name in WITH_MODEL else []
-        words = [f"bench.experiments.{name}", *model]
-        if name in TESTS:
-            words = ["pytest", "-q", "-rs", "-p", "no:cacheprovider", *TESTS[name]]
-        command = [sys.executable, "-m", *words]
+        command = [sys.executable, "-m", *PROGRAMS[name].split(), *model]
         done = subprocess.run(command, cwd=ROOT, check=False, stdout=subprocess.PIPE, text=True)
         if done.returncode:
             failed.append(name)

@@ -15,8 +15,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 
-from bench.experiments.report import print_conditions, print_table, print_verdict
-from bench.figures import percentile
+from bench.report.section import percentile, print_conditions, print_table, print_verdict
 from domain.kv.contexts import Context
 from domain.kv.hashing import pack_ids
 from domain.kv.pool import BlockPool

@@ -13,8 +13,8 @@ from typing import Final
 
 import mlx.core as mx
 
-from bench.experiments.report import log_to_stderr, print_conditions, print_table, print_verdict
-from bench.runners import make_admission, make_runner
+from bench.report.section import log_to_stderr, print_conditions, print_table, print_verdict
+from bench.runners import insert, make_runner
 from domain.kv.spec import BLOCK_TOKENS
 from domain.model.registry import ModelEntry
 from tests.support.models.kv_sequences import random_tokens
@@ -84,8 +84,7 @@ class _Bench:
 
     def insert(self, prompt: Sequence[int], tokens: int) -> Admitted:
         """Add a sequence."""
-        admitted = self._runner.insert(make_admission(prompt, tokens))
-        assert admitted is not None, "the budget holds the contexts"
+        admitted = insert(self._runner, prompt, tokens)
         self._open.add(admitted.uid)
         return admitted
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from bench.experiments.report import print_conditions, print_table, print_verdict
+from bench.report.section import print_conditions, print_table, print_verdict
 from domain.model.registry import ModelEntry
 from ops.supervisor.parts import LARGE_ARRAYS, allocator_environment
 
@@ -96,7 +96,7 @@ def _measure(child: str, model: Path) -> dict[str, float]:
 def _stages(model: Path) -> dict[str, float]:
     import mlx.core as mx  # noqa: PLC0415 - what is measured
 
-    from bench.experiments.report import log_to_stderr  # noqa: PLC0415 - what is measured
+    from bench.report.section import log_to_stderr  # noqa: PLC0415 - what is measured
     from worker.engine.mlx.model.loader import load_weights  # noqa: PLC0415 - what is measured
     from worker.engine.mlx.runner import BatchRunner  # noqa: PLC0415 - what is measured
 

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import mlx.core as mx
 
-from bench.experiments.report import log_to_stderr
+from bench.report.section import log_to_stderr
 from domain.chat.generation import Outcome
 from domain.chat.items import StreamItem, ids_of
 from domain.chat.request import ChatRequest

@@ -15,10 +15,11 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from bench.experiments.report import print_conditions
+from bench.power_cut.check import Promises, check
 from bench.power_cut.cuts import Cut, cut, cut_places, record, unseen
-from bench.power_cut.recorder import compiler
+from bench.power_cut.journal import compiler
 from bench.power_cut.service_cuts import cut_service, record_service
+from bench.report.section import print_conditions
 
 #: Violations that are printed of each cut; others are only counted.
 _SHOWN_MAX = 5
@@ -46,7 +47,15 @@ def main() -> int:
         done = cut_service(recording, directory, cuts=options.cuts, seed=options.seed)
     else:
         places = cut_places(recording.journal, cuts=options.cuts, seed=options.seed)
-        done = cut(recording, directory, places=places, seed=options.seed)
+        promises = Promises()
+        done = cut(
+            recording,
+            directory,
+            places=places,
+            seed=options.seed,
+            promise=promises.add,
+            broken=lambda root: check(root, promises),
+        )
     broken = _print(done)
     print_conditions(began)
     if broken or missed:

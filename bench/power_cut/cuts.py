@@ -8,17 +8,14 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from bench.chaos.history import Violation
-from bench.power_cut.check import check
 from bench.power_cut.drive import Drive, write_image
-from bench.power_cut.journal import Kind, read_journal
-from bench.power_cut.promises import Promises
-from bench.power_cut.recorder import compile_recorder, recorded_environment
+from bench.power_cut.journal import Kind, compile_recorder, read_journal, recorded_environment
 
 _RECORD_WITHIN_S: Final = 600.0
 #: Share of the cuts that fall near a mark, where a promise has just been made.
@@ -116,31 +113,35 @@ def cut(
     *,
     places: list[int],
     seed: int,
+    promise: Callable[[dict[str, Any]], None],
+    broken: Callable[[Path], Iterable[Violation]],
     syncs: bool = True,
 ) -> Iterator[Cut]:
     """Yield each cut with the promises that it broke.
 
     Args:
         scratch: An existing directory; that of a cut with violations stays there.
-        places: From ``cut_places``.
+        places: Numbers of records before which the power fails, in order.
         seed: Determines what is lost.
+        promise: Takes up each mark, which is a promise.
+        broken: Returns the promises so far that a rebuilt directory breaks.
         syncs: Whether the drive does what a sync asks for; some only say so.
     """
-    drive, promises = Drive(recording.root), Promises()
+    drive = Drive(recording.root)
     records = read_journal(recording.journal)
     done = 0
     for number, place in enumerate(places):
         while done < place:
             one = next(records)
             if one.kind is Kind.MARK:
-                promises.add(json.loads(one.second))
+                promise(json.loads(one.second))
             elif syncs or one.kind is not Kind.SYNC:
                 drive.apply(one)
             done += 1
         image = drive.after_a_cut(random.Random(f"{seed} {place} {number}"))
         directory = scratch / f"cut-{number}"
         write_image(image, directory)
-        violations = check(directory, promises)
+        violations = tuple(broken(directory))
         if not violations:
             shutil.rmtree(directory)
         yield Cut(at=place, number=number, violations=violations)

@@ -1,13 +1,16 @@
-"""The journal of a recording: what was written, named and synced, in order, with marks between.
+"""What is recorded, and how: a library writes what was written, named and synced, in order.
 
-A mark is what somebody was promised at that moment, such as a job that was accepted.
+Between stand marks: what was promised at that moment, such as a job that was accepted.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -73,3 +76,36 @@ def mark(journal: Path, **promise: Any) -> None:
     finally:
         os.close(descriptor)
     assert written == len(header) + len(content), "a mark is written whole"
+
+
+_SOURCE: Final = Path(__file__).with_name("recorder.c")
+
+
+def compiler() -> str | None:
+    """Return the C compiler; ``None`` where nothing can be recorded."""
+    return shutil.which("cc") or shutil.which("tcc") if sys.platform == "linux" else None
+
+
+def compile_recorder(directory: Path) -> Path:
+    """Write the recorder as a shared library to ``directory`` and return its path."""
+    program = compiler()
+    assert program is not None, "there is no C compiler"
+    library = directory / "recorder.so"
+    arguments = ["-shared", "-fPIC", "-O1", "-o", str(library), str(_SOURCE), "-ldl", "-lpthread"]
+    subprocess.run([program, *arguments], check=True)
+    return library
+
+
+def recorded_environment(library: Path, *, root: Path, journal: Path) -> dict[str, str]:
+    """Return the variables of a process whose writes below ``root`` go into ``journal``.
+
+    Args:
+        library: From ``compile_recorder``.
+        root: An existing directory, without links in its path.
+        journal: A file outside ``root``.
+    """
+    return {
+        "LD_PRELOAD": str(library),
+        "POWER_CUT_ROOT": str(root),
+        "POWER_CUT_JOURNAL": str(journal),
+    }

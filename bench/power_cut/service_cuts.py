@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -19,10 +18,8 @@ from bench.chaos.history import RequestSpec, Violation
 from bench.chaos.load import sample_requests
 from bench.chaos.model import make_exact_model
 from bench.chaos.run import environment
-from bench.power_cut.cuts import Cut, Recording
-from bench.power_cut.drive import Drive, write_image
-from bench.power_cut.journal import Kind, mark, read_journal
-from bench.power_cut.recorder import compile_recorder, recorded_environment
+from bench.power_cut.cuts import Cut, Recording, cut
+from bench.power_cut.journal import Kind, compile_recorder, mark, read_journal, recorded_environment
 from ops.log.admin.verify import verify_log, verify_payloads
 from ops.log.database import reader_engine
 from tests.support.clients.service_log import ended
@@ -83,20 +80,15 @@ def cut_service(recording: Recording, directory: Path, *, cuts: int, seed: int) 
     for at in marks:
         whole.add(json.loads(records[at - 1].second))
     places = sorted(min(len(records), rng.choice(marks) + rng.randrange(40)) for _ in range(cuts))
-    drive, promises, done = Drive(recording.root), ServicePromises(), 0
-    for number, place in enumerate(places):
-        for one in records[done:place]:
-            if one.kind is Kind.MARK:
-                promises.add(json.loads(one.second))
-            else:
-                drive.apply(one)
-        done = place
-        rebuilt = directory / f"cut-{number}"
-        write_image(drive.after_a_cut(random.Random(f"{seed} {place} {number}")), rebuilt)
-        violations = tuple(_broken(rebuilt, directory / "model", promises, whole.expected()))
-        if not violations:
-            shutil.rmtree(rebuilt)
-        yield Cut(at=place, number=number, violations=violations)
+    model, expected, promises = directory / "model", whole.expected(), ServicePromises()
+    yield from cut(
+        recording,
+        directory,
+        places=places,
+        seed=seed,
+        promise=promises.add,
+        broken=lambda root: _broken(root, model, promises, expected),
+    )
 
 
 def _run_job(base_url: str, journal: Path, requests: tuple[RequestSpec, ...], number: int) -> None:
@@ -114,10 +106,11 @@ def _broken(
     root: Path, model: Path, promises: ServicePromises, expected: dict[int, str]
 ) -> Iterator[Violation]:
     """Start a service on a rebuilt directory, and wait for the end of every accepted job."""
-    service = Service(root, env=environment(model))
     try:
-        service.start()
-        with httpx.Client(base_url=service.base_url, timeout=_DEADLINES_S) as client:
+        with (
+            Service(root, env=environment(model)) as service,
+            httpx.Client(base_url=service.base_url, timeout=_DEADLINES_S) as client,
+        ):
             for job, number in promises.accepted.items():
                 if client.get(f"/v1/jobs/{job}").status_code == httpx.codes.NOT_FOUND:
                     yield Violation("every accepted job ends", job, "is not there")
@@ -127,12 +120,8 @@ def _broken(
                 if found.get("status") != "completed" or text != expected[number]:
                     what = f"is {found.get('status')}: {text!r} for {expected[number]!r}"
                     yield Violation("every accepted job ends", job, what)
-        service.stop()
     except AssertionError as error:
         yield Violation("the service starts", root.name, str(error))
-    finally:
-        if service.process.poll() is None:
-            service.kill()
     engine = reader_engine(f"sqlite:///{root / 'events.sqlite3'}")
     try:
         verify_log(engine)

@@ -20,8 +20,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from bench.report.machine import BUSY_PERCENT_MAX, busy_percent, conditions, line_of
 from bench.report.parts import PARTS, Part
+from bench.report.section import BUSY_PERCENT_MAX, busy_percent, conditions, line_of
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DOCS: Final = ROOT / "docs"

@@ -62,7 +62,7 @@ PARTS: Final = (
         "Acceptance and cancellation",
         "How long do acceptance and cancellation take?",
         full="",
-        quick="--jobs 10 --cancels 3",
+        quick="--jobs 10 --cancels 3 --kills 1",
     ),
     Part(
         "swap",

@@ -23,16 +23,12 @@ from typing import Any, Final
 
 from bench.chaos.checker import check
 from bench.chaos.faults import FaultInjector
-from bench.chaos.load import Load, sample_requests
+from bench.chaos.load import HookReceiver, Load, hook_receiver, sample_requests
 from bench.chaos.model import make_exact_model
-from bench.chaos.receiver import HookReceiver, hook_receiver
 from bench.chaos.run import SHORT_ITEMS, SMALL_CACHES, Chaos, mixed_environment
-from bench.experiments.report import print_conditions, table_lines
-from bench.report.plots import lines
-from bench.report.section import Section
-from bench.soak.evidence import errors_of, keep
+from bench.report.section import Section, lines, print_conditions, table_lines
 from bench.soak.load import CLIENTS, Agents, Record
-from bench.soak.samples import Sample, Sampler
+from bench.soak.samples import Sample, Sampler, errors_of, keep
 from bench.soak.verdict import DRIFT_MAX, TREND_HEAD, drift_of, trend_rows, trends_of
 from tests.support.processes.planted_constants import with_constants
 from tests.support.processes.service import Service
@@ -61,12 +57,11 @@ def main() -> int:
             **SMALL_CACHES,
             "SEMANTIC_JOBS__WORKER_STANDBY": "false",
         }
-        service = Service(folder / "data", env=with_constants(env, SHORT_ITEMS)).start()
+        service = Service(folder / "data", env=with_constants(env, SHORT_ITEMS))
         try:
-            section = _run(service, hook, options)
+            with service:
+                section = _run(service, hook, options)
         except BaseException:
-            if service.process.poll() is None:
-                service.kill()
             print(f"logs       {keep(service.data_dir, service.log_file, options.keep)}")
             raise
     section.emit(options.json)

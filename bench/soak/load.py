@@ -14,8 +14,7 @@ from typing import Any, Final
 
 import httpx
 
-from bench.chaos.client import MODEL
-from bench.chaos.wire import events_of
+from bench.chaos.client import MODEL, events_of
 
 #: Prefixes of the User-Agents of this load.
 CLIENTS: Final = ("claude-cli/soak", "soak")

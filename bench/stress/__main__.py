@@ -16,12 +16,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from bench.experiments.report import table_lines
-from bench.report.section import Section
-from bench.soak.evidence import keep
-from bench.stress.cases import CASES
-from bench.stress.run import Case, run_case
-from bench.stress.verdict import Outcome
+from bench.report.section import Section, table_lines
+from bench.soak.samples import keep
+from bench.stress.cases import CASES, Case, run_case
+from bench.stress.client import Outcome
 
 #: Where the logs of failed cases stay.
 FAILED: Final = Path("stress-failed")

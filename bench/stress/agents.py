@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from bench.stress.client import Message, Reply, at_once, question, story
-from bench.stress.run import Run
-from bench.stress.verdict import (
+from bench.stress.client import (
     Check,
+    Message,
     Outcome,
+    Reply,
+    Run,
     answered,
+    at_once,
     latencies,
     no_failure,
     percentiles,
+    question,
+    story,
     within,
 )
 

@@ -7,16 +7,19 @@ import statistics
 import time
 from typing import Final
 
-from bench.stress.client import Reply, at_once, question, story
-from bench.stress.run import Run
-from bench.stress.verdict import (
+from bench.stress.client import (
     Check,
     Outcome,
+    Reply,
+    Run,
     alive,
     answered,
+    at_once,
     latencies,
     no_failure,
+    question,
     refused_by,
+    story,
     well_formed_refusals,
     within,
 )

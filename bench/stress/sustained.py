@@ -17,14 +17,7 @@ from bench.soak.verdict import (
     trend_rows,
     trends_of,
 )
-from bench.stress.client import Reply, question
-from bench.stress.run import Run
-from bench.stress.verdict import (
-    Check,
-    Outcome,
-    answered,
-    no_failure,
-)
+from bench.stress.client import Check, Outcome, Reply, Run, answered, no_failure, question
 
 #: Samples of a whole run, and the least pause between two.
 SAMPLES: Final = 120
@@ -34,8 +27,7 @@ SAMPLE_S_MIN: Final = 2.0
 async def hour(run: Run) -> Outcome:
     """Send 2.5 requests a second for an hour, and watch memory, errors and latency."""
     replies, samples = await _paced(run, workers=5, per_s=2.5, last_s=run.seconds(3600))
-    checks = (*_errors(replies), _growth(samples), _drift(replies))
-    return Outcome(checks=checks, head=TREND_HEAD, rows=trend_rows(trends_of(samples)))
+    return _growing([*_errors(replies), _drift(replies)], samples)
 
 
 async def per_minute(run: Run) -> Outcome:
@@ -59,8 +51,7 @@ async def per_minute(run: Run) -> Outcome:
 async def memory(run: Run) -> Outcome:
     """Send three requests a second for half an hour, and watch memory."""
     replies, samples = await _paced(run, workers=3, per_s=3.0, last_s=run.seconds(1800))
-    checks = (*_errors(replies), _growth(samples))
-    return Outcome(checks=checks, head=TREND_HEAD, rows=trend_rows(trends_of(samples)))
+    return _growing(_errors(replies), samples)
 
 
 async def drift(run: Run) -> Outcome:
@@ -100,13 +91,16 @@ def _errors(replies: Sequence[Reply]) -> tuple[Check, ...]:
     return no_failure(replies), answered(replies, 0.99)
 
 
-def _growth(samples: Sequence[Sample]) -> Check:
-    grown = [name for name, trend in trends_of(samples).items() if trend.grows]
-    return Check(
+def _growing(checks: Sequence[Check], samples: Sequence[Sample]) -> Outcome:
+    """Return the checks, whether anything grows, and the table of trends."""
+    trends = trends_of(samples)
+    grown = [name for name, trend in trends.items() if trend.grows]
+    growth = Check(
         target=f"nothing grows by more than {GROWTH_PER_HOUR_MAX:.0%} an hour and its noise",
         figure=", ".join(grown) or "none",
         reached=not grown,
     )
+    return Outcome(checks=(*checks, growth), head=TREND_HEAD, rows=trend_rows(trends))
 
 
 def _drift(replies: Sequence[Reply]) -> Check:

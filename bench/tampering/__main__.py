@@ -12,8 +12,7 @@ import time
 from collections import Counter
 
 from bench.long_runs import LongRun, add_slice_options, run_slices
-from bench.tampering.judge import Verdict
-from bench.tampering.run import TARGETS, run
+from bench.tampering.run import TARGETS, Verdict, run
 
 _FAULTS = (Verdict.MISSED, Verdict.CRASHED)
 

@@ -22,6 +22,7 @@ from ops.log.migrate import upgrade
 from ops.log.sql_event_log import SqlEventLog, open_log
 from ops.webhooks.store import SqlWebhookStore
 from tests.support.builders.job_events import completed, draft, started, submitted, worker_event
+from tests.support.fakes.time import FakeClock
 
 LOG_NAME = "events.sqlite3"
 #: Jobs before and after the archive.
@@ -29,18 +30,12 @@ _JOBS = 12
 _BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-class _StepClock:
+class _StepClock(FakeClock):
     """Advances a second at each look."""
 
-    def __init__(self) -> None:
-        self._seconds = 0
-
     def now(self) -> datetime:
-        self._seconds += 1
-        return _BEGINNING + timedelta(seconds=self._seconds)
-
-    def monotonic(self) -> float:
-        return float(self._seconds)
+        self.advance(1)
+        return super().now()
 
 
 class _Recorder:

@@ -12,29 +12,29 @@ written after each round. ``--quick`` takes some five minutes on two cores, a wh
 from __future__ import annotations
 
 import argparse
+import json
 import os
-import platform
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
 import mlx.core as mx
 import mlx_lm.utils
-import psutil
 
 from bench.blas import blas_threads
-from bench.client import StreamTrace
-from bench.comparison.adapters import MLX_LM, SEMANTIC
+from bench.client import StreamTrace, figures_of
+from bench.comparison.server import MLX_LM, ROOT, SEMANTIC, Server
 from bench.demo_model.render import MODEL_DIR
-from bench.figures import figures_of
+from bench.report.section import busy_percent, conditions
 from bench.together.cells import RIVAL, US, Cell, Key, section_of
-from bench.together.contenders import RAW, Contender, RawBatch, Served
+from bench.together.contenders import Contender, RawBatch
 from bench.together.workloads import KINDS, copied_share, make_bodies, prompt_of
 
 _WHOLE: Final[Mapping[str, Any]] = {
@@ -61,15 +61,14 @@ def main() -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="together-")))
         model = in_float32(options.model.absolute(), folder / "model")
-        names = (US, RIVAL) if options.no_raw else (US, RIVAL, RAW)
-        contenders = list(start_contenders(stack, model, folder, names))
+        contenders = list(start_contenders(stack, model, folder))
         cells = {key: Cell(key) for key in _keys(options)}
-        conditions = _conditions(options, contenders)
+        found = _conditions(options, contenders)
         for number in range(options.rounds):
             _round(contenders, cells, str(model), number, began)
-            conditions |= {"rounds": number + 1, "took_s": time.monotonic() - began}
-            section_of([*cells.values()], conditions).write(options.json)
-    section_of([*cells.values()], conditions).emit(options.json)
+            found |= {"rounds": number + 1, "took_s": time.monotonic() - began}
+            section_of([*cells.values()], found).write(options.json)
+    section_of([*cells.values()], found).emit(options.json)
 
 
 def in_float32(source: Path, target: Path) -> Path:
@@ -97,32 +96,22 @@ def _dtypes(network: Any) -> Iterator[Any]:
     yield from (array.dtype for _, array in arrays)
 
 
-def start_contenders(
-    stack: ExitStack, model: Path, folder: Path, names: Sequence[str]
-) -> Iterator[Contender]:
-    """Start some of the contenders, and end them with the stack.
-
-    Args:
-        folder: For the data of the servers.
-    """
+def start_contenders(stack: ExitStack, model: Path, folder: Path) -> Iterator[Contender]:
+    """Start all contenders, with their data in a folder, and end them with the stack."""
     for adapter in (SEMANTIC, MLX_LM):
-        if adapter.name in names:
-            began = time.monotonic()
-            python = Path(sys.executable)
-            served = Served(adapter, python=python, model=model, folder=folder)
-            yield stack.enter_context(served)
-            took_s = time.monotonic() - began
-            print(f"{adapter.name}: ready after {took_s:.1f} s", file=sys.stderr, flush=True)
-    if RAW in names:
-        yield stack.enter_context(RawBatch(model))
+        began = time.monotonic()
+        data_dir, python = folder / adapter.name, Path(sys.executable)
+        server = Server(adapter, python=python, model=model, data_dir=data_dir)
+        yield stack.enter_context(server)
+        took_s = time.monotonic() - began
+        print(f"{adapter.name}: ready after {took_s:.1f} s", file=sys.stderr, flush=True)
+    yield stack.enter_context(RawBatch(model))
 
 
 def _keys(options: argparse.Namespace) -> Iterator[Key]:
-    for kind in options.kinds:
-        for tokens in options.tokens:
-            for is_known in (False, True):
-                for streams in options.streams:
-                    yield Key(kind=kind, tokens=tokens, is_known=is_known, streams=streams)
+    cells = product(options.kinds, options.tokens, (False, True), options.streams)
+    for kind, tokens, is_known, streams in cells:
+        yield Key(kind=kind, tokens=tokens, is_known=is_known, streams=streams)
 
 
 def _round(
@@ -171,15 +160,11 @@ def fill(cell: Cell, contenders: Sequence[Contender], bodies: list[dict[str, Any
 
 
 def _conditions(options: argparse.Namespace, contenders: Sequence[Contender]) -> dict[str, Any]:
-    return {
-        "system": f"{platform.system()} {platform.machine()}",
-        "cores": psutil.cpu_count(),
-        "load": psutil.getloadavg()[0],
-        "at": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        "versions": {name: version(name) for name in ("semantic", "mlx", "mlx-lm")},
-        "model": options.model.name,
-        "blas": {contender.name: contender.blas for contender in contenders},
-    }
+    command = [sys.executable, "-m", "bench.blas"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+    served = json.loads(done.stdout.splitlines()[-1])
+    blas = {one.name: one.blas if isinstance(one, RawBatch) else served for one in contenders}
+    return {**conditions(busy_percent()), "model": options.model.name, "blas": blas}
 
 
 def _options() -> argparse.Namespace:
@@ -193,7 +178,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--kinds", nargs="+", choices=KINDS)
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--blas-threads", type=int, default=blas_threads(), help="of OpenBLAS")
-    parser.add_argument("--no-raw", action="store_true", help="leave out the bare generator")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write every figure here")
     options = parser.parse_args()
     for name, size in (_QUICK if options.quick else _WHOLE).items():

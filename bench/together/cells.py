@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from bench.figures import Figures, spread
-from bench.report.section import Section
+from bench.client import Figures
+from bench.report.section import Section, line_of, spread
 from bench.together.contenders import RAW
 
 US: Final = "semantic"
@@ -157,22 +157,20 @@ def section_of(cells: Sequence[Cell], conditions: Mapping[str, Any]) -> Section:
         headline = (name, f"{min(ratios):.2f} to {max(ratios):.2f} × as fast")  # noqa: RUF001 - the sign for times
     return Section(
         headline=headline,
-        table=[*table(cells), "", *verdicts(cells), "", line_of(conditions)],
+        table=[*table(cells), "", *verdicts(cells), "", _conditions_line(conditions)],
         figures={"conditions": conditions, "cells": [asdict(cell) for cell in cells]},
     )
 
 
-def line_of(conditions: Mapping[str, Any]) -> str:
+def _conditions_line(conditions: Mapping[str, Any]) -> str:
     """Return machine, versions, load and BLAS as one line."""
-    names = ", ".join(f"{name} {number}" for name, number in conditions["versions"].items())
     blas = "; ".join(
         f"{name}: {one['library']}, {one['threads']} threads, {one['gflops']:g} GFLOPS"
         for name, one in conditions["blas"].items()
     )
     return (
-        f"{conditions['at']}: {conditions['system']}, {conditions['cores']} cores, load"
-        f" {conditions['load']:.1f} at the start; {names}; {conditions['model']} in float32,"
-        f" {conditions['rounds']} rounds, {conditions['took_s']:.0f} s. {blas}."
+        f"{line_of(conditions)} {conditions['model']} in float32, {conditions['rounds']} rounds,"
+        f" {conditions['took_s']:.0f} s. {blas}."
     )
 
 

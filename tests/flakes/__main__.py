@@ -23,7 +23,7 @@ from typing import Final
 from xml.etree import ElementTree as ET
 
 from bench.long_runs import LongRun
-from bench.report.machine import current_commit
+from bench.report.section import current_commit
 from ops.liveness.child import LIFELINE_ENV
 from tests.flakes.selection import ROOT, timed_files
 from tests.support.polling import now_s, scaled

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Final
 
-from bench.report.machine import current_commit
+from bench.report.section import current_commit
 from tests.mutation import page
 from tests.mutation.page import Tally
 from tests.mutation.results import ROOT, Change, Mutant, Outcome, changes, mutants, reviewed

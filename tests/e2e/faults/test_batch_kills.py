@@ -13,11 +13,10 @@ from typing import Any
 import httpx
 
 from bench.chaos.checker import check
-from bench.chaos.faults import FaultInjector
+from bench.chaos.faults import Fault, FaultInjector, PlannedFault
 from bench.chaos.history import RequestSpec
 from bench.chaos.load import Load
 from bench.chaos.model import make_exact_model
-from bench.chaos.plan import Fault, PlannedFault
 from bench.chaos.run import Chaos, environment
 from tests.support.polling import scaled, wait_until
 from tests.support.processes.planted_constants import with_constants

@@ -9,12 +9,10 @@ from pathlib import Path
 import pytest
 
 from bench.chaos.checker import check
-from bench.chaos.faults import possible_faults
+from bench.chaos.faults import make_plan, possible_faults
 from bench.chaos.history import Kind
-from bench.chaos.load import sample_requests
+from bench.chaos.load import hook_receiver, sample_requests
 from bench.chaos.model import make_exact_model
-from bench.chaos.plan import make_plan
-from bench.chaos.receiver import hook_receiver
 from bench.chaos.run import Chaos, mixed_environment
 from tests.support.polling import scaled
 from tests.support.processes.service import Service

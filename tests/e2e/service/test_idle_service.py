@@ -24,6 +24,6 @@ def test_threads_of_an_idle_service_sleep(service: Service, claude: anthropic.An
     assert {"supervisor", "worker", "api"} <= processes_of(service).keys()
     # Answers of the tests before are still saved for a while.
     wait_until(
-        lambda: measure(service, WINDOW_S, threads=False),
+        lambda: measure(service, WINDOW_S),
         lambda used: sum(one.wakeups for one in used) / WINDOW_S <= WAKEUPS_PER_S_MAX,
     )

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.stress.cases import CASES
-from bench.stress.run import run_case
+from bench.stress.cases import CASES, run_case
 
 pytestmark = pytest.mark.nightly
 

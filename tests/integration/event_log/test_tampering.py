@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, text
 
-from bench.tampering.judge import Verdict
-from bench.tampering.run import TARGETS, run
+from bench.tampering.run import TARGETS, Verdict, run
 from bench.tampering.sample import LOG_NAME, record_sample, url_of
 from domain.errors import CorruptLog, LogUnavailable, SemanticError
 from domain.log.checkpoints import required_hashes

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.power_cut.check import Promises, check
 from bench.power_cut.cuts import Cut, Recording, cut, cut_places, record, unseen
-from bench.power_cut.recorder import compiler
+from bench.power_cut.journal import compiler
 
 SEED = 11
 
@@ -24,7 +25,18 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
 
 def broken(recording: Recording, directory: Path, *, cuts: int, syncs: bool = True) -> list[Cut]:
     places = cut_places(recording.journal, cuts=cuts, seed=SEED)
-    done = list(cut(recording, directory, places=places, seed=SEED, syncs=syncs))
+    promises = Promises()
+    done = list(
+        cut(
+            recording,
+            directory,
+            places=places,
+            seed=SEED,
+            promise=promises.add,
+            broken=lambda root: check(root, promises),
+            syncs=syncs,
+        )
+    )
     assert len(done) == cuts
     return [one for one in done if one.violations]
 

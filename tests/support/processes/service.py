@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Self
 
 import httpx
 import psutil
@@ -50,6 +51,18 @@ class Service:
         self._command = (python, *command)
         self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        """Start it; the end of the block stops it, or kills it after an error."""
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self.process.poll() is None:
+            if kind is None:
+                self.stop()
+            else:
+                self.kill()
 
     @property
     def headers(self) -> dict[str, str]:

@@ -1,17 +1,18 @@
-"""Whatever is reused, the answer is the one that a cold engine gives alone.
-
-``python -m bench.experiments.exp004 --conversations 500 --seed 1`` has as many as you like.
-"""
+"""Whatever is reused, the answer is the one that a cold engine gives alone (EXP-003, EXP-004)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
 from hypothesis import Phase, given, settings
 
 from domain.kv.spec import LayerKind
 from tests.support.builders.conversations import Turn, conversations
 from tests.support.models import equality
 from tests.support.models.families import every_architecture
-from tests.support.models.tiny_architectures import Architecture
+from tests.support.models.tiny_architectures import ARCHITECTURES, Architecture
 from worker.engine.mlx.kv.start_plan import RESTORED_TOKENS_MIN
 
 WAYS = (
@@ -20,6 +21,8 @@ WAYS = (
     equality.after_restart,
     equality.among_strangers,
 )
+#: Another process finds these by their names.
+with_name = pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda one: one.name)
 
 
 @every_architecture
@@ -39,3 +42,38 @@ def test_conversation_says_in_every_way_what_it_says_cold(
     # At most what is computed is a last token and a context too short to be put together.
     computed = restarted.prompt_tokens - restarted.cached_tokens
     assert computed <= restarted.requests * RESTORED_TOKENS_MIN
+
+
+@pytest.fixture(scope="module")
+def in_other_process() -> Iterator[equality.InOtherProcess]:
+    with closing(equality.InOtherProcess()) as other:
+        yield other
+
+
+@pytest.mark.nightly
+@with_name
+@settings(max_examples=4, derandomize=True, database=None, phases=[Phase.generate])
+@given(turns=conversations(6))
+def test_long_conversations_say_from_memory_what_they_say_cold(
+    architecture: Architecture, turns: list[Turn]
+) -> None:
+    ways = (equality.from_memory, equality.from_little_memory, equality.among_strangers)
+    tallies = equality.compare(architecture, turns, ways)
+    assert sum(tally.near_ties for tally in tallies.values()) == 0
+
+
+@pytest.mark.nightly
+@with_name
+@settings(max_examples=4, derandomize=True, database=None, phases=[Phase.generate])
+@given(turns=conversations(6))
+def test_long_conversations_say_from_disk_what_they_say_cold(
+    in_other_process: equality.InOtherProcess, architecture: Architecture, turns: list[Turn]
+) -> None:
+    ways = (
+        equality.from_disk,
+        in_other_process,
+        equality.after_restart,
+        equality.after_restart_among_strangers,
+    )
+    tallies = equality.compare(architecture, turns, ways)
+    assert sum(tally.near_ties for tally in tallies.values()) == 0

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import mlx.core as mx
-import mlx_lm
+import mlx_lm.utils
 import pytest
 from structlog.testing import capture_logs
 
+from bench.demo_model.render import MODEL_DIR
+from domain.kv.spec import LayerKind, LayerSpec, ModelCacheSpec
 from domain.values import Degree
 from tests.support.models.families import (
     BY_PIECES,
@@ -24,7 +28,7 @@ from tests.support.models.families import (
 from tests.support.models.kv_sequences import random_tokens
 from tests.support.models.networks_with_states import MAMBA
 from tests.support.models.runner_probe import BLOCK, Bench
-from tests.support.models.tiny_architectures import LLAMA, Architecture
+from tests.support.models.tiny_architectures import ARCHITECTURES, LLAMA, Architecture
 from worker.engine.mlx.kv.probe import probe_spec
 from worker.engine.mlx.model.sizing import size_model
 
@@ -83,9 +87,35 @@ def test_tokens_are_the_same_alone_together_and_after_reuse(family: str) -> None
         assert warm.run_alone(turn, 8).tokens == cold.run_alone(turn, 8).tokens
 
 
-@pytest.mark.parametrize("architecture", FURTHER_ARCHITECTURES, ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "architecture", [*ARCHITECTURES, *FURTHER_ARCHITECTURES], ids=lambda one: one.name
+)
 def test_caches_have_the_layers_that_are_derived_by_hand(architecture: Architecture) -> None:
     assert probe_spec(architecture.make(mx.float32)).layers == architecture.layers
+
+
+def test_caches_of_the_demo_model_have_the_layers_derived_by_hand_from_its_configuration() -> None:
+    config = json.loads((MODEL_DIR / "config.json").read_text(encoding="utf-8"))
+    windows = [
+        config["sliding_window"] if kind.startswith("sliding") else 0
+        for kind in config["layer_types"]
+    ]
+    heads, dim = config["num_key_value_heads"], config["head_dim"]
+    network, *_ = mlx_lm.utils.load(str(MODEL_DIR))
+    assert probe_spec(network) == ModelCacheSpec(
+        layers=tuple(
+            LayerSpec(
+                kind=LayerKind.SLIDING if window else LayerKind.FULL,
+                kv_heads=heads,
+                key_dim=dim,
+                value_dim=dim,
+                element_bytes=2,
+                window=window,
+            )
+            for window in windows
+        ),
+        dtype=config["torch_dtype"],
+    )
 
 
 def test_a_plan_has_what_a_load_finds() -> None:

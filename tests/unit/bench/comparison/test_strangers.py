@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.comparison.adapters import ADAPTERS, MLX_LM, SEMANTIC, Place
-from bench.comparison.strangers import Turn, figures_of
-from bench.comparison.traces import Sizes, read_sessions, session_of
+from bench.comparison.server import ADAPTERS, MLX_LM, SEMANTIC, Place
+from bench.comparison.strangers import Sizes, Turn, figures_of, read_sessions, session_of
 
 SIZES = Sizes(scale=16, sessions=1, turns=4, prompt_tokens=100)
 TRACE = {

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.client import StreamTrace
-from bench.figures import figures_of
+from bench.client import StreamTrace, figures_of
 from bench.together.__main__ import fill
 from bench.together.cells import RIVAL, US, Cell, Key, section_of, table, verdicts
 from bench.together.contenders import RAW
@@ -35,8 +34,7 @@ class _Paced:
     keeps_prompts = True
 
     def __init__(self, name: str, step: float, text: str = "a") -> None:
-        self.name, self.blas = name, {"library": "OpenBLAS", "threads": 1, "gflops": 90.0}
-        self._step, self._text = step, text
+        self.name, self._step, self._text = name, step, text
 
     def run(self, bodies: list[dict[str, Any]]) -> tuple[list[StreamTrace], float]:
         return [_trace(1.0, self._step, 10, self._text) for _ in bodies], 0.5
@@ -102,7 +100,11 @@ def test_the_section_of_the_report_is_made_of_what_a_run_wrote() -> None:
     conditions = {
         "system": "Linux x86_64",
         "cores": 2,
-        "load": 0.1,
+        "memory_gb": 8,
+        "python": "3.11.7",
+        "commit": "0123abcd",
+        "busy_percent": 0.1,
+        "quiet": True,
         "at": "2026-11-28 00:00 UTC",
         "versions": {"mlx": "1"},
         "model": "m",
