@@ -67,7 +67,7 @@ test-e2e: $(SITE) ## Run the tests of a whole service in processes of its own
 	@$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder tests/e2e $(ARGS)
 
 test-smoke: $(SITE) ## Start a service, ask it in each protocol, open its page, and stop it (a minute)
-	@$(BIN)/python -m pytest -n 2 --dist loadfile tests/e2e/service/test_service.py tests/e2e/sdks/test_sdks.py tests/e2e/page/test_smoke.py $(ARGS)
+	@$(BIN)/python -m pytest tests/e2e/service/test_service.py tests/e2e/sdks/test_sdks.py tests/e2e/page/test_smoke.py $(ARGS)
 
 conformance: $(SITE) ## Run the suites of others: Open Responses, AgentBlaster, JSON Schema, cache-pressure, Durable Streams
 	@$(BIN)/python -m pytest --nightly --log-cli-level=INFO tests/e2e/conformance tests/e2e/sdks/test_durable_streams.py $(ARGS)

@@ -8,11 +8,17 @@ import signal
 from collections.abc import Generator
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from tests.support.polling import SLOWNESS, measured_slowness, scaled
+from tests.support.sharers import sharers_together
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler.protocol import Scheduling
 
 pytest_plugins = (
     "tests.support.processes.brokers",
@@ -101,6 +107,12 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.pop("XDG_CONFIG_HOME", None)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
+    """Give the files that share services to one process."""
+    return sharers_together(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_report_header() -> str:

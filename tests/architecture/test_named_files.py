@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.packages import ROOT
+from tests.support.sharers import SHARERS
 
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 #: Pages that promise only what a test shows.
@@ -67,3 +68,7 @@ def test_a_named_test_has_tests(page: Path) -> None:
     named = {name for name in _TEST.findall(page.read_text()) if "/test_" in name}
     empty = {name for name in named if not _CASE.search((ROOT / name).read_text())}
     assert empty == set()
+
+
+def test_files_that_share_services_exist() -> None:
+    assert [name for name in SHARERS if not (ROOT / name).exists()] == []

@@ -70,6 +70,16 @@ def exact_model(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {"SEMANTIC_MODEL__ID": str(model), "SEMANTIC_MODEL__NAME": "semantic-demo"}
 
 
+@pytest.fixture(scope="session")
+def exact(
+    exact_model: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Service]:
+    """A service of the exact model; a test that kills its worker waits until it is ready again."""
+    running = Service(tmp_path_factory.mktemp("exact") / "data", env=exact_model).start()
+    yield running
+    assert running.stop() == 0, running.log()
+
+
 @pytest.fixture
 def claude(service: Service) -> Iterator[anthropic.Anthropic]:
     with anthropic.Anthropic(

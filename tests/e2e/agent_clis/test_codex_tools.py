@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from tests.support.processes.scripted_serve import SCRIPTED_WORKER
 from tests.support.processes.service import Service
 
 _PATIENCE_S = 300.0
+#: Behind each event.
+_LAST = 2**31
 _PATCH = '*** Begin Patch\n*** Update File: made.txt\n@@\n-made\n+made "twice"\n*** End Patch\n'
 _LONG = " ".join(f"word{n}" for n in range(40))
 #: Nothing but tools and the question stands in the prompt: reading 10,000 tokens takes minutes on
@@ -57,19 +60,51 @@ _SCRIPT: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Service]:
-    """A service whose model says its lines."""
-    script = tmp_path / "script"
-    script.mkdir()
-    (script / "script.json").write_text(json.dumps(_SCRIPT))
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """A service whose model says its lines, and what a test did to it.
+
+    Attributes:
+        go: The file that lets a line go on that stands still.
+        begun_at: Position of the last event before the test.
+    """
+
+    service: Service
+    go: Path
+    begun_at: int
+
+    def events(self, *types: str) -> list[dict[str, Any]]:
+        """Return the events of the test that have these types."""
+        params = {"type": list(types), "limit": 500, "after": self.begun_at}
+        return _page(self.service, **params)
+
+
+@pytest.fixture(scope="module")
+def playing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    directory = tmp_path_factory.mktemp("codex")
+    (directory / "script.json").write_text(json.dumps(_SCRIPT))
     service = Service(
-        tmp_path / "data",
-        env={"SCRIPT_DIR": str(script), "SEMANTIC_ENGINE__STEP_LIMIT_S": "0"},
+        directory / "data",
+        env={"SCRIPT_DIR": str(directory), "SEMANTIC_ENGINE__STEP_LIMIT_S": "0"},
         command=("-m", "tests.support.processes.scripted_serve"),
     ).start()
     yield service
     service.kill()
+
+
+@pytest.fixture
+def stage(playing: Service) -> _Stage:
+    playing.wait_ready()
+    go = playing.data_dir.parent / "go"
+    go.unlink(missing_ok=True)
+    newest = _page(playing, before=_LAST, limit=1)
+    return _Stage(playing, go, newest[0]["position"] if newest else 0)
+
+
+def _page(service: Service, **params: Any) -> list[dict[str, Any]]:
+    url = f"{service.base_url}/v1/events"
+    found: list[dict[str, Any]] = httpx.get(url, params=params, timeout=scaled(60)).json()["data"]
+    return found
 
 
 class _Session:
@@ -92,20 +127,11 @@ class _Session:
         return ended(self.begin(*words))
 
 
-def _events(service: Service, *types: str) -> list[dict[str, Any]]:
-    found = httpx.get(
-        f"{service.base_url}/v1/events",
-        params={"type": list(types), "limit": 500},
-        timeout=scaled(60),
-    ).json()["data"]
-    return [one for one in found if one["type"] in types]
-
-
-def _wait_for_words(service: Service) -> str:
+def _wait_for_words(stage: _Stage) -> str:
     """Return the job that has begun to speak, and stands still before the end of its line."""
-    started = wait_until(lambda: _events(service, "AttemptStarted"), within_s=_PATIENCE_S)
+    started = wait_until(lambda: stage.events("AttemptStarted"), within_s=_PATIENCE_S)
     job: str = started[-1]["stream"]
-    url = f"{service.base_url}/v1/jobs/{job}/stream"
+    url = f"{stage.service.base_url}/v1/jobs/{job}/stream"
     with httpx.stream("GET", url, timeout=scaled(_PATIENCE_S)) as stream:
         for line in stream.iter_lines():
             if line.startswith("data:") and json.loads(line[5:]).get("kind") == "text":
@@ -113,16 +139,16 @@ def _wait_for_words(service: Service) -> str:
     raise AssertionError("it ended without a word")
 
 
-def _wait_for_prompt_on_disk(service: Service, job: str) -> None:
+def _wait_for_prompt_on_disk(stage: _Stage, job: str) -> None:
     """Return once all whole blocks of the job's prompt are stored; its partial block is the last.
 
     The worker writes behind: what it reads in its last moments before SIGKILL is read again.
     """
-    (started,) = (one for one in _events(service, "AttemptStarted") if one["stream"] == job)
+    (started,) = (one for one in stage.events("AttemptStarted") if one["stream"] == job)
     blocks, rest = divmod(started["data"]["prompt_tokens"] - 1, 256)
 
     def stored() -> bool:
-        names = [path.name for path in service.data_dir.rglob("*.kv")]
+        names = [path.name for path in stage.service.data_dir.rglob("*.kv")]
         whole = sum(name.endswith("-256.kv") for name in names)
         return whole >= blocks and any(name.endswith(f"-{rest}.kv") for name in names)
 
@@ -135,20 +161,20 @@ def _texts(events: list[dict[str, Any]]) -> list[str]:
 
 
 def test_codex_runs_a_command_patches_a_file_and_resumes(
-    codex_binary: Path, stage: Service, tmp_path: Path
+    codex_binary: Path, stage: _Stage, tmp_path: Path
 ) -> None:
-    session = _Session(codex_binary, stage, tmp_path)
+    session = _Session(codex_binary, stage.service, tmp_path)
     said = session.ask("Make it.")
     assert _texts(said) == ["It is made."], said
     assert (session.home / "work" / "made.txt").read_text() == 'made "twice"\n'
     name = said[0]["thread_id"]
     assert _texts(session.ask("resume", name, "And now?")) == ["Nothing is left to do."]
 
-    jobs = _events(stage, "JobSubmitted")
+    jobs = stage.events("JobSubmitted")
     # Codex names its session in a header, and so the log knows whose it is.
     assert {job["data"]["agent"] for job in jobs} == {name}
-    started = [one["data"] for one in _events(stage, "AttemptStarted")]
-    ended_with = [one["data"]["usage"] for one in _events(stage, "JobCompleted")]
+    started = [one["data"] for one in stage.events("AttemptStarted")]
+    ended_with = [one["data"]["usage"] for one in stage.events("JobCompleted")]
     assert len(started) == len(jobs) == 4
     for (before, now), spoken in zip(pairwise(started), ended_with, strict=False):
         # Everything that was read and said is known; the last token was never read.
@@ -158,21 +184,21 @@ def test_codex_runs_a_command_patches_a_file_and_resumes(
 
 
 def test_codex_has_its_conversation_compacted_by_the_service(
-    codex_binary: Path, stage: Service, tmp_path: Path
+    codex_binary: Path, stage: _Stage, tmp_path: Path
 ) -> None:
-    session = _Session(codex_binary, stage, tmp_path)
+    session = _Session(codex_binary, stage.service, tmp_path)
     vendor = ("-c", "model_providers.semantic.name=OpenAI")
     name = session.ask(*vendor, "And now?")[0]["thread_id"]
     limit = ("-c", "model_auto_compact_token_limit=10")
     events = session.ask("resume", name, *vendor, *limit, "Go on.")
     assert _texts(events)[-1] == "I know that it was made.", events
-    assert len(_events(stage, "JobSubmitted")) == 3
+    assert len(stage.events("JobSubmitted")) == 3
 
 
 def test_codex_that_wants_a_websocket_goes_on_by_http_at_once(
-    codex_binary: Path, stage: Service, tmp_path: Path
+    codex_binary: Path, stage: _Stage, tmp_path: Path
 ) -> None:
-    session = _Session(codex_binary, stage, tmp_path)
+    session = _Session(codex_binary, stage.service, tmp_path)
     events = session.ask("-c", "model_providers.semantic.supports_websockets=true", "And now?")
     assert _texts(events) == ["Nothing is left to do."], events
     # It reports each repeat of a connection, and any but the first reply of 426 has some.
@@ -180,45 +206,45 @@ def test_codex_that_wants_a_websocket_goes_on_by_http_at_once(
 
 
 def test_a_codex_that_is_killed_frees_its_place_and_resumes(
-    codex_binary: Path, stage: Service, tmp_path: Path
+    codex_binary: Path, stage: _Stage, tmp_path: Path
 ) -> None:
-    session = _Session(codex_binary, stage, tmp_path)
+    session = _Session(codex_binary, stage.service, tmp_path)
     running = session.begin("Tell me more.")
     name = json.loads(next(line for line in running.stdout if line.startswith("{")))["thread_id"]
     job = _wait_for_words(stage)
     running.kill()
     running.communicate()
-    wait_until(lambda: _events(stage, "JobCancelRequested"), within_s=_PATIENCE_S)
-    (tmp_path / "script" / "go").touch()
-    (cancelled,) = wait_until(lambda: _events(stage, "JobCancelled"), within_s=_PATIENCE_S)
+    wait_until(lambda: stage.events("JobCancelRequested"), within_s=_PATIENCE_S)
+    stage.go.touch()
+    (cancelled,) = wait_until(lambda: stage.events("JobCancelled"), within_s=_PATIENCE_S)
     assert cancelled["stream"] == job
     assert _texts(session.ask("resume", name, "And now?")) == ["Nothing is left to do."]
-    before, now = (one["data"] for one in _events(stage, "AttemptStarted"))
+    before, now = (one["data"] for one in stage.events("AttemptStarted"))
     assert now["cached_tokens"] >= 0.95 * before["prompt_tokens"], (before, now)
 
 
 @pytest.mark.parametrize("what", [pytest.param("worker", marks=pytest.mark.nightly), "service"])
 def test_codex_gets_its_answer_whole_though_the_service_is_killed(
-    codex_binary: Path, stage: Service, tmp_path: Path, what: str
+    codex_binary: Path, stage: _Stage, tmp_path: Path, what: str
 ) -> None:
-    session = _Session(codex_binary, stage, tmp_path)
+    session = _Session(codex_binary, stage.service, tmp_path)
     running = session.begin("Tell me more.")
     job = _wait_for_words(stage)
     _wait_for_prompt_on_disk(stage, job)
     if what == "worker":
-        stage.kill_part(SCRIPTED_WORKER)
+        stage.service.kill_part(SCRIPTED_WORKER)
     else:
-        stage.kill()
-        stage.start()
+        stage.service.kill()
+        stage.service.start()
         # Codex asks again by itself.
         wait_until(
-            lambda: _events(stage, "JobAttached") or _events(stage, "JobSubmitted")[1:],
+            lambda: stage.events("JobAttached") or stage.events("JobSubmitted")[1:],
             within_s=_PATIENCE_S,
         )
-    (tmp_path / "script" / "go").touch()
+    stage.go.touch()
     assert _texts(ended(running)) == [_LONG]
-    first, *again = _events(stage, "JobSubmitted")
-    started = _events(stage, "AttemptStarted")
+    first, *again = stage.events("JobSubmitted")
+    started = stage.events("AttemptStarted")
     assert first["stream"] == job
     assert [one["data"]["attempt"] for one in started if one["stream"] == job] == [1, 2]
     if again:

@@ -72,6 +72,7 @@ def test_batch_survives_kills_of_worker_and_api_with_each_result_once(
 ) -> None:
     # A small window: the api dies with lines that are no jobs yet.
     env = environment(make_exact_model(tmp_path / "model"))
+    env["SEMANTIC_JOBS__WORKER_STANDBY"] = "false"
     small = {"domain.batch.driver.LINES_WAITING_MAX": 8}
     service = own_service(**with_constants(env, small))
     lines = tuple(REQUESTS[number % len(REQUESTS)] for number in range(LINES))

@@ -15,7 +15,7 @@ from tests.support.polling import scaled
 from tests.support.processes.planted_fault import PlantedFault
 from tests.support.processes.service import Service
 
-TOKENS = 800
+TOKENS = 200
 #: Steps before the one that fails: enough for some items, too few for an end.
 STEPS = 60
 

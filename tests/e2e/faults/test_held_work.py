@@ -60,13 +60,15 @@ def types(http: httpx.Client, job_id: str) -> list[str]:
     return [event["type"] for event in events(http, stream=job_id)]
 
 
-def test_killed_processes_hold_and_release_each_job_once(
+def test_killed_processes_release_each_job_once_and_leave_one_for_an_instant(
     service: Service, http: httpx.Client
 ) -> None:
+    often = {"name": "often", "cron": "* * * * *", "job": {"prompt": "Begin.", "max_tokens": 64}}
+    schedule = http.post("/v1/schedules", json=often).raise_for_status().json()["id"]
     later = submitted(http, "Begin.", start_after=HOUR_S)
+    never = submitted(http, "Go on from {{after.0.text}}", after=[later])
     soon = submitted(http, "Begin.", start_after=2)
     after = submitted(http, "Go on from {{after.0.text}}", after=[soon])
-    never = submitted(http, "Go on from {{after.0.text}}", after=[later])
     for part in ("api", "worker"):
         service.kill_part(part)
     service.wait_ready()
@@ -74,22 +76,6 @@ def test_killed_processes_hold_and_release_each_job_once(
     service.kill_part("api")
     service.wait_ready()
     assert completed(http, after)["output"]["text"] == SECOND
-    for one in (soon, after):
-        assert types(http, one).count("JobReleased") == 1
-        assert types(http, one).count("JobCompleted") == 1
-    for one in (later, never):
-        assert job(http, one)["status"] == "held"
-        assert types(http, one) == ["JobSubmitted"]
-
-
-def test_killed_processes_leave_one_job_for_an_instant(
-    service: Service, http: httpx.Client
-) -> None:
-    body = {"name": "often", "cron": "* * * * *", "job": {"prompt": "Begin.", "max_tokens": 64}}
-    schedule = http.post("/v1/schedules", json=body).raise_for_status().json()["id"]
-    for part in ("api", "worker"):
-        service.kill_part(part)
-    service.wait_ready()
     fired = wait_until(
         lambda: events(http, stream=schedule, type="ScheduleFired"),
         within_s=SCHEDULE_S,
@@ -98,12 +84,19 @@ def test_killed_processes_leave_one_job_for_an_instant(
     for part in ("worker", "api"):
         service.kill_part(part)
     service.wait_ready()
+    for one in (soon, after):
+        assert types(http, one).count("JobReleased") == 1
+        assert types(http, one).count("JobCompleted") == 1
+    for one in (later, never):
+        assert job(http, one)["status"] == "held"
+        assert types(http, one) == ["JobSubmitted"]
     http.post(f"/v1/schedules/{schedule}/pause").raise_for_status()
-    for one in events(http, stream=schedule, type="ScheduleFired"):
-        done = completed(http, one["data"]["job"])
-        assert (done["status"], done["output"]["text"]) == ("completed", FIRST)
-    jobs = events(http, type="JobSubmitted")
     all_fired = events(http, stream=schedule, type="ScheduleFired")
-    assert sorted(one["stream"] for one in jobs) == sorted(one["data"]["job"] for one in all_fired)
+    for firing in all_fired:
+        done = completed(http, firing["data"]["job"])
+        assert (done["status"], done["output"]["text"]) == ("completed", FIRST)
+    jobs = [one["stream"] for one in events(http, type="JobSubmitted")]
+    by_hand = [later, never, soon, after]
+    assert sorted(jobs) == sorted([*by_hand, *(one["data"]["job"] for one in all_fired)])
     assert len({one["data"]["due"] for one in all_fired}) == len(all_fired)
     assert fired["due"] in {one["data"]["due"] for one in all_fired}

@@ -13,7 +13,7 @@ from tests.support.models.tiny_models import make_tiny_llama
 from tests.support.polling import scaled
 from tests.support.processes.service import Service
 
-TOKENS = 1500
+TOKENS = 800
 EVENTS_BEFORE_DEATH = 4
 WAIT_S = 120.0
 

@@ -1,4 +1,7 @@
-"""A swap loses no stream and no job, whatever dies during it."""
+"""A swap loses no stream and no job, whatever dies during it, asked for or on demand.
+
+Between adapters of one model it keeps the weights, and no block serves two adapters.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,23 @@ TOKENS = 300
 LONG = "Once upon a time there was a fox that lived in a wood. " * 60
 
 
+#: Longer than a few blocks of the cache.
+HARBOUR = "The harbour is grey. " * 12
+
+
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoModels]:
-    constants = {"api.app.PING_S": 0.2}
-    models = TwoModels(tmp_path_factory.mktemp("swaps"), constants=constants)
+    models = TwoModels(
+        tmp_path_factory.mktemp("swaps"),
+        # Jobs that name a registered model cause a swap to it.
+        env={"SEMANTIC_MODELS__SWAP": "on_demand"},
+        constants={
+            "api.app.PING_S": 0.2,
+            "domain.model.swaps.RESIDENCE_MIN_S": 1.0,
+            "domain.model.swaps.WAIT_MAX_S": 2.0,
+        },
+        adapters=("pirate", "formal"),
+    )
     yield models
     assert models.close() == 0, models.service.log()
 
@@ -30,6 +46,8 @@ def other(model: str) -> str:
 
 
 def test_running_streams_finish_on_their_model_and_a_swap_back_is_warm(two: TwoModels) -> None:
+    if two.wait_served() != "a":
+        swap(two, "a")
     first = two.ended(two.submit(LONG, tokens=4))
     assert first["status"] == "completed"
     with ExitStack() as stack:
@@ -142,3 +160,73 @@ def test_kill_at_a_step_ends_with_a_model_and_every_job(
     assert two.wait_served() in {"a", "b"}
     for job in jobs:
         assert two.ended(job)["status"] == "completed"
+
+
+def test_a_request_waits_for_the_swap_to_its_model(two: TwoModels) -> None:
+    wanted = other(two.wait_served())
+    before = len(two.wanted.swaps)
+    body = {"model": wanted, "messages": [{"role": "user", "content": "Hi."}], "max_tokens": 4}
+    reply = two.http.post("/v1/chat/completions", json=body)
+    assert reply.status_code == 200, reply.text
+    assert reply.headers["x-semantic-model"] == wanted
+    assert [swap.reason for swap in two.wanted.swaps[before:]] == ["on_demand"]
+
+
+def test_jobs_of_both_models_are_answered_by_their_own(two: TwoModels) -> None:
+    before = len(two.wanted.swaps)
+    jobs = {
+        two.submit(f"Story {n}.", tokens=8, model=name): name for n in range(3) for name in "ab"
+    }
+    for job_id, model in jobs.items():
+        job = two.ended(job_id)
+        assert (job["status"], job["answered_by"]) == ("completed", model), job
+    # Jobs of one model run together.
+    assert len(two.wanted.swaps) - before <= 2
+
+
+def test_a_swap_to_an_adapter_stays_in_the_process_and_shares_no_block(two: TwoModels) -> None:
+    if two.wait_served() != "a":
+        swap(two, "a")
+    process = pid(two)
+    first = {"a": ask(two)}
+    for name in ("pirate", "formal"):
+        swap(two, name)
+        assert pid(two) == process
+        first[name] = ask(two)
+    # Of its own blocks the model may have the beginning, which other prompts share.
+    assert (first["pirate"][1], first["formal"][1]) == (0, 0)
+    assert len({text for text, _ in first.values()}) == 3
+    for name in ("pirate", "a", "formal"):
+        swap(two, name)
+        text, cached = ask(two)
+        assert text == first[name][0]
+        assert cached > first[name][1], name
+    assert pid(two) == process
+    swap(two, "b")
+    assert pid(two) != process
+
+
+def test_an_adapter_that_cannot_be_loaded_leaves_the_model(two: TwoModels) -> None:
+    before = two.wait_served()
+    (two.service.data_dir.parent / "pirate" / "adapters.safetensors").unlink()
+    done = two.swap("pirate")
+    assert done.returncode != 0
+    assert "adapters.safetensors missing" in done.stdout + done.stderr
+    assert two.wait_served() == before
+
+
+def swap(two: TwoModels, model: str) -> None:
+    done = two.swap(model)
+    assert done.returncode == 0, done.stdout + done.stderr
+    two.wait_served(model)
+
+
+def ask(two: TwoModels) -> tuple[str, int]:
+    """Return the answer, and how many tokens of its prompt the cache had."""
+    job = two.ended(two.submit(HARBOUR, tokens=24))
+    assert job["status"] == "completed", job
+    return job["output"]["text"], job["usage"]["cached_tokens"]
+
+
+def pid(two: TwoModels) -> int:
+    return int(two.service.part("worker").pid)

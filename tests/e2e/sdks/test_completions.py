@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -18,13 +17,9 @@ _MODEL = "semantic-demo"
 _ASK: Any = [{"role": "user", "content": "Tell me a story."}]
 
 
-@pytest.fixture(scope="module")
-def service(
-    tmp_path_factory: pytest.TempPathFactory, exact_model: dict[str, str]
-) -> Iterator[Service]:
-    running = Service(tmp_path_factory.mktemp("service") / "data", env=exact_model).start()
-    yield running
-    assert running.stop() == 0, running.log()
+@pytest.fixture
+def service(exact: Service) -> Service:
+    return exact
 
 
 @pytest.fixture(scope="module")
@@ -161,10 +156,7 @@ def test_streams_say_what_whole_answers_say(oai: openai.OpenAI, service: Service
     assert usage["total_tokens"] == chat.usage.total_tokens
 
 
-def test_answers_survive_the_worker_all_of_them(
-    own_service: Callable[..., Service], exact_model: dict[str, str], written: str
-) -> None:
-    service = own_service(**exact_model)
+def test_answers_survive_the_worker_all_of_them(service: Service, written: str) -> None:
     body = {
         "model": _MODEL, "prompt": written, "echo": True, "n": 3, "seed": 9,
         "temperature": 1, "max_tokens": 160, "stream": True,
@@ -180,6 +172,7 @@ def test_answers_survive_the_worker_all_of_them(
             if not killed and all(len(text) > len(written) + 8 for text in texts.values()):
                 killed = True
                 service.kill_part("worker")
+        service.wait_ready()
         whole = client.completions.create(**(body | {"stream": False}))  # type: ignore[call-overload]
     assert killed
     assert [choice.text for choice in whole.choices] == [texts[0], texts[1], texts[2]]

@@ -137,17 +137,19 @@ def _run_conformance(vitest: Path, url: str) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.fixture
-def paced(tmp_path: Path) -> Iterator[Service]:
-    running = scripted_service(tmp_path, [line("", TEXT, pace_s=PACE_S)]).start()
+@pytest.fixture(scope="module")
+def paced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    script = [line("", TEXT, pace_s=PACE_S)]
+    running = scripted_service(tmp_path_factory.mktemp("paced"), script).start()
     yield running
     assert running.stop() == 0, running.log()
 
 
 @pytest.fixture
-def stream(paced: Service) -> str:
+def stream(paced: Service, request: pytest.FixtureRequest) -> str:
     """Return the URL of the stream of a job that has begun."""
-    body = {"prompt": "count", "max_tokens": 1000}
+    paced.wait_ready()
+    body = {"prompt": f"count for {request.node.name}", "max_tokens": 1000}
     job = httpx.post(f"{paced.base_url}/v1/jobs", json=body, timeout=scaled(WITHIN_S)).json()
     return f"{paced.base_url}/v1/jobs/{job['id']}/stream"
 
