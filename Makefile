@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
 SITE := $(VENV)/.site
+KERNELS := $(VENV)/kernels
 AUDIT := $(VENV)/.audit
 MUTATION := $(VENV)/.mutation
 # Prints the directory of a model with trained weights; a first call downloads it.
@@ -55,7 +56,9 @@ test: $(SITE) ## Run every test, with real redis-server, real MLX, trained weigh
 	@$(if $(ARGS),,$(REAL) smollm2-float32 >/dev/null || echo "their tests are skipped")
 	@TMPDIR=$$(mktemp -d "$$($(BIN)/python -m tests.support.fast_directory)/semantic-test.XXXXXX") && chmod 711 "$$TMPDIR" && export TMPDIR && \
 		trap 'rm -rf "$$TMPDIR"' EXIT && trap 'exit 130' INT TERM && \
-		$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --durations 40 --durations-min 4 $(ARGS)
+		$(BIN)/python -m tests.support.models.kept_kernels take $(KERNELS) && \
+		$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --durations 40 --durations-min 4 $(ARGS) && \
+		$(BIN)/python -m tests.support.models.kept_kernels keep $(KERNELS)
 
 test-unit: $(DEV) ## Run the tests of single modules
 	@$(BIN)/python -m pytest -n 2 tests/unit $(ARGS)

@@ -24,6 +24,7 @@ pytest_plugins = (
     "tests.support.processes.brokers",
     "tests.support.processes.descendants",
     "tests.support.processes.postgres",
+    "tests.support.processes.prepared_commands",
 )
 
 _ROOT = Path(__file__).parent

@@ -109,6 +109,9 @@ def test_killed_subscriptions_cost_neither_an_item_nor_the_order(
     killer.close()
 
 
+@pytest.mark.parametrize(
+    "broker_url", ["valkey", pytest.param("redis", marks=pytest.mark.nightly)], indirect=True
+)
 def test_reader_that_stops_for_fifty_thousand_items_gets_them_all_and_memory_stays_bounded(
     broker_url: str, keys: Keys, sink: RedisItemSink
 ) -> None:

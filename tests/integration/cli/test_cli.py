@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from ops.cli.main import COMMANDS, GROUPS, NAMES, build_app
 from tests.support.polling import scaled
+from tests.support.processes.prepared_commands import PreparedCommands
 from tests.support.processes.stand_in_jobs import ITEMS, StandInJobs
 
 _ROOT = Path(__file__).parents[3]
@@ -26,8 +27,8 @@ _DEADLINE_S = 240
 class Shell:
     """Runs ``semantic`` for a user of its own."""
 
-    def __init__(self, home: Path) -> None:
-        self.home = home
+    def __init__(self, home: Path, commands: PreparedCommands) -> None:
+        self.home, self._commands = home, commands
         kept = {name: value for name, value in os.environ.items() if "SEMANTIC" not in name.upper()}
         self.variables = kept | {
             "HOME": str(home),
@@ -62,14 +63,14 @@ class Shell:
         return done.exit_code, done.stdout, done.stderr
 
     def run(self, *words: str, stdin: str = "", **variables: str) -> tuple[int, str, str]:
-        with self.start(*words, **variables) as process:
-            out, err = process.communicate(stdin, timeout=scaled(_DEADLINE_S))
-        return process.returncode, out, err
+        """Run a command in a process of its own, which does not import it anew."""
+        env = self.variables | variables
+        return self._commands.run(*words, cwd=self.home, env=env, stdin=stdin)
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Shell:
-    return Shell(tmp_path)
+def shell(tmp_path: Path, prepared_commands: PreparedCommands) -> Shell:
+    return Shell(tmp_path, prepared_commands)
 
 
 def test_help_names_the_commands_and_the_exit_codes(shell: Shell) -> None:

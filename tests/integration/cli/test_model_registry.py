@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from ops.models.suggest import SUGGESTED
-from tests.support.polling import scaled, wait_until
+from tests.support.polling import wait_until
 from tests.support.processes.local_hub import COMMIT, Hub, local_hub
+from tests.support.processes.prepared_commands import PreparedCommands
 
 ROOT = Path(__file__).parents[3]
 MIB = 1 << 20
@@ -28,7 +29,7 @@ WEIGHTS_BYTES = 25 * MIB
 class Shell:
     """Runs ``semantic models`` for a user of its own."""
 
-    def __init__(self, home: Path, endpoint: str) -> None:
+    def __init__(self, home: Path, endpoint: str, commands: PreparedCommands) -> None:
         self.cache = home / "hub" / "hub" / "models--org--Coder"
         self.config = home / ".config" / "semantic" / "semantic.toml"
         kept = {name: value for name, value in os.environ.items() if "SEMANTIC" not in name.upper()}
@@ -42,7 +43,7 @@ class Shell:
             "TERM": "dumb",
             "COLUMNS": "200",
         }
-        self._home = home
+        self._home, self._commands = home, commands
 
     def start(self, *words: str, **variables: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -55,9 +56,7 @@ class Shell:
         )
 
     def run(self, *words: str, **variables: str) -> tuple[int, str, str]:
-        with self.start(*words, **variables) as process:
-            out, err = process.communicate(timeout=scaled(120))
-        return process.returncode, out, err
+        return self._commands.run("models", *words, cwd=self._home, env=self._variables | variables)
 
     def states(self) -> dict[str, str]:
         code, out, err = self.run("ls", "--json")
@@ -90,9 +89,9 @@ def hub(repository: Path) -> Hub:
 
 
 @pytest.fixture
-def shell(hub: Hub, tmp_path: Path) -> Iterator[Shell]:
+def shell(hub: Hub, tmp_path: Path, prepared_commands: PreparedCommands) -> Iterator[Shell]:
     with local_hub(hub) as endpoint:
-        yield Shell(tmp_path, endpoint)
+        yield Shell(tmp_path, endpoint, prepared_commands)
 
 
 def test_a_model_is_registered_downloaded_listed_and_removed(shell: Shell, hub: Hub) -> None:

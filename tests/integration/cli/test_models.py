@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from typer.testing import CliRunner
@@ -18,11 +19,14 @@ from typer.testing import CliRunner
 from docs.site.plan_table import PAGE, with_table
 from ops.cli.main import build_app
 from ops.cli.plan import memory_size
-from tests.support.polling import scaled
+from tests.support.processes.prepared_commands import PreparedCommands
+from worker import plan as planner
 
 ROOT = Path(__file__).parents[3]
 QWEN = "tests/fixtures/configs/Qwen3-14B"
 GIB = 1 << 30
+
+Planner = Callable[..., tuple[int, str, str]]
 
 
 class _Hub(BaseHTTPRequestHandler):
@@ -67,12 +71,27 @@ def hub() -> Iterator[str]:
 
 
 def plan(*words: str) -> tuple[int, str, str]:
-    """Run the command in this process: MLX-LM takes seconds to import."""
-    done = CliRunner().invoke(build_app("models"), ["models", "plan", *words])
+    """Run the command and its planner in this process: MLX-LM takes seconds to import."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "run", planned_here)
+        done = CliRunner().invoke(build_app({"models"}), ["models", "plan", *words])
     return done.exit_code, done.stdout, done.stderr
 
 
-def plan_process(tmp_path: Path, *words: str, **variables: str) -> tuple[int, str, str]:
+def planned_here(argv: Sequence[str], **given: Any) -> subprocess.CompletedProcess[str]:
+    """Do in this process what the planner does in one of its own."""
+    assert argv[-1] == planner.__name__
+    umask, out = os.umask(0), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdin", io.StringIO(given["input"]))
+        patch.setattr(sys, "stdout", out)
+        code = planner.main()
+    os.umask(umask)
+    return subprocess.CompletedProcess(argv, code, out.getvalue(), "")
+
+
+@pytest.fixture
+def plan_process(tmp_path: Path, prepared_commands: PreparedCommands) -> Planner:
     kept = {name: value for name, value in os.environ.items() if "SEMANTIC" not in name.upper()}
     own = {
         "HOME": str(tmp_path),
@@ -83,21 +102,17 @@ def plan_process(tmp_path: Path, *words: str, **variables: str) -> tuple[int, st
         "TERM": "dumb",
         "COLUMNS": "200",
     }
-    done = subprocess.run(
-        [sys.executable, "-m", "ops.cli.main", "models", "plan", *words],
-        cwd=ROOT,
-        env=kept | own | variables,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=scaled(120),
-    )
-    return done.returncode, done.stdout, done.stderr
+
+    def run(*words: str, **variables: str) -> tuple[int, str, str]:
+        env = kept | own | variables
+        return prepared_commands.run("models", "plan", *words, cwd=ROOT, env=env)
+
+    return run
 
 
-def test_page_shows_the_output_of_the_command(tmp_path: Path) -> None:
+def test_page_shows_the_output_of_the_command(plan_process: Planner) -> None:
     words = (QWEN, "--bits", "4", "--memory", "24GB")
-    code, out, err = plan_process(tmp_path, *words)
+    code, out, err = plan_process(*words)
     assert (code, err) == (0, "")
     assert f"$ semantic models plan {' '.join(words)}\n{out}```" in PAGE.read_text()
 
@@ -157,22 +172,22 @@ def test_a_config_that_cannot_be_planned_is_one_line(
         ("nobody/nothing", "is not on this machine, and HF_HUB_OFFLINE is set"),
     ],
 )
-def test_a_missing_model_is_one_line(tmp_path: Path, model: str, reason: str) -> None:
-    code, _, err = plan_process(tmp_path, model, "--memory", "24GB")
+def test_a_missing_model_is_one_line(plan_process: Planner, model: str, reason: str) -> None:
+    code, _, err = plan_process(model, "--memory", "24GB")
     assert code == 78
     assert reason in err
     assert err.count("\n") == 1
 
 
-def test_only_the_configuration_is_downloaded_and_once(tmp_path: Path, hub: str) -> None:
+def test_only_the_configuration_is_downloaded_and_once(plan_process: Planner, hub: str) -> None:
     words = ("owner/name", "--bits", "4", "--memory", "24GB")
-    first = plan_process(tmp_path, *words, HF_ENDPOINT=hub, HF_HUB_OFFLINE="0")
+    first = plan_process(*words, HF_ENDPOINT=hub, HF_HUB_OFFLINE="0")
     assert (first[0], first[2]) == (0, "")
     assert {path for path in _Hub.requested if "owner/name" in path} == {
         "/api/models/owner/name",
         "/owner/name/resolve/main/config.json",
     }
-    assert plan_process(tmp_path, *words) == first
+    assert plan_process(*words) == first
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Self
 
@@ -17,6 +16,7 @@ import httpx
 import psutil
 
 from ops.supervisor.serve_record import read_record
+from tests.support.models.kept_kernels import compiled
 from tests.support.polling import scaled, wait_until
 
 READY_WITHIN_S = 180.0
@@ -185,9 +185,8 @@ class Service:
 
 
 def _share_compiled_kernels(data_dir: Path) -> None:
-    """Let the services of all tests share what MLX compiles, half a second of work a kernel."""
-    shared = Path(tempfile.gettempdir()) / f"semantic-tests-{os.getuid()}"
-    own = data_dir / "tmp"
+    """Let the services of all tests share what MLX compiles with the processes of the tests."""
+    shared, own = compiled(), data_dir / "tmp"
     for directory in (shared, own):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):

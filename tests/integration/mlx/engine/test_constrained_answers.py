@@ -359,7 +359,9 @@ def test_who_gives_way_and_comes_back_goes_on_the_same(
     assert _Watched.gave_way
 
 
-@pytest.mark.parametrize("max_tokens", [40, 46, 60, 75])
+@pytest.mark.parametrize(
+    "max_tokens", [40, *(pytest.param(limit, marks=pytest.mark.nightly) for limit in (46, 60)), 75]
+)
 def test_an_answer_that_its_limit_ends_is_whole(
     model_dir: Path, sink: CollectingSink, monkeypatch: pytest.MonkeyPatch, max_tokens: int
 ) -> None:
@@ -435,7 +437,7 @@ def test_drafts_and_forced_tokens_change_no_token(
     wish = partial(SamplingWish, temperature=temperature)
     points = {"type": "array", "items": _POINT, "minItems": 4}
     requests = [
-        *(replace(formed(points, max_tokens=160), sampling=wish(seed=n)) for n in range(3)),
+        *(replace(formed(points, max_tokens=160), sampling=wish(seed=n)) for n in range(2)),
         *(
             replace(
                 formed(None, tools=functions("Place", "Wait"), tool_choice=choice),
@@ -443,7 +445,7 @@ def test_drafts_and_forced_tokens_change_no_token(
             )
             for n, choice in enumerate((ToolChoice(mode="any"), ToolChoice()))
         ),
-        *(replace(formed(_POINT, tools=functions("Place")), sampling=wish(seed=n)) for n in (8, 9)),
+        replace(formed(_POINT, tools=functions("Place")), sampling=wish(seed=8)),
         ask("tell me", max_tokens=60, sampling=Sampling(temperature=temperature, seed=5)),
     ]
     _Drafting.accepted, name = 0, f"{model}-{temperature}"

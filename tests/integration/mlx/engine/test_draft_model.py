@@ -95,8 +95,16 @@ class _NoLookup:
         return []
 
 
-@pytest.mark.parametrize("target", [LLAMA, QWEN3_5], ids=lambda a: a.name)
-@pytest.mark.parametrize("draft", [LLAMA, QWEN3_5], ids=lambda a: a.name)
+@pytest.mark.parametrize(
+    ("target", "draft"),
+    [
+        (LLAMA, LLAMA),
+        (QWEN3_5, LLAMA),
+        (QWEN3_5, QWEN3_5),
+        pytest.param(LLAMA, QWEN3_5, marks=pytest.mark.nightly),
+    ],
+    ids=lambda a: a.name,
+)
 def test_tokens_are_those_without_a_draft_model(
     monkeypatch: pytest.MonkeyPatch, target: Architecture, draft: Architecture
 ) -> None:
