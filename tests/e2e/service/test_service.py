@@ -18,6 +18,8 @@ from tests.support.polling import scaled
 from tests.support.processes.brokers import NO_REDIS_PATH
 from tests.support.processes.service import Service
 
+#: On a busy machine an answer may be over when the kill comes; then another job is tried.
+KILLS_MAX = 5
 LONG = {
     "model": "semantic-demo",
     "max_tokens": 400,
@@ -129,19 +131,23 @@ def test_killed_worker_is_a_pause_and_the_text_is_the_uninterrupted_one(mortal: 
     with httpx.Client(base_url=mortal.base_url, timeout=scaled(60)) as http:
         undisturbed = http.post("/v1/jobs", json=LONGER).json()["id"]
         expected = ended(http, undisturbed)["output"]["text"]
-        worker = mortal.part("worker")
-        job_id = http.post("/v1/jobs", json=LONGER).json()["id"]
-        events = []
-        with http.stream("GET", f"/v1/jobs/{job_id}/stream") as response:
-            for event in sse(response.iter_lines()):
-                events.append(event)
-                if len(events) == 5:
-                    worker.send_signal(signal.SIGKILL)
-        assert [data["n"] for _, _, data in events] == list(range(len(events)))
-        assert text_of(events) == expected
-        job = ended(http, job_id)
-        assert job["status"] == "completed"
-        assert job["attempt"] == 2
+        for _ in range(KILLS_MAX):
+            worker = mortal.part("worker")
+            job_id = http.post("/v1/jobs", json=LONGER).json()["id"]
+            events = []
+            with http.stream("GET", f"/v1/jobs/{job_id}/stream") as response:
+                for event in sse(response.iter_lines()):
+                    events.append(event)
+                    if len(events) == 5:
+                        worker.send_signal(signal.SIGKILL)
+            assert [data["n"] for _, _, data in events] == list(range(len(events)))
+            assert text_of(events) == expected
+            job = ended(http, job_id)
+            assert job["status"] == "completed"
+            if job["attempt"] == 2:
+                return
+            mortal.wait_ready()
+    pytest.fail(f"each of {KILLS_MAX} answers was over when the worker was killed")
 
 
 def test_killed_api_loses_no_job_and_forgets_no_key(mortal: Service) -> None:
