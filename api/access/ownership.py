@@ -70,10 +70,6 @@ _THINGS: Final[Mapping[str, _NamedThing]] = MappingProxyType(
 )
 #: A webhook is a row of a table of its own.
 WEBHOOK_PARAM: Final = "webhook_id"
-#: Parts of paths that name what belongs to the service, to what another part names, or to the
-#: caller: each key has its own names of subscriptions.
-UNOWNED_PARAMS: Final = frozenset({"item_id", "model_id", "name", "subscription", "swap_id"})
-OWNED_PARAMS: Final = frozenset({*_THINGS, WEBHOOK_PARAM})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

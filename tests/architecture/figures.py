@@ -65,7 +65,7 @@ class Figures:
 CEILINGS: Final = Figures(
     files=485,
     lines=97_850,
-    statements=48_500,
+    statements=48_510,
     message_files=38,
     jobs_files=16,
 )
