@@ -17,7 +17,7 @@ MIB = 1024 * 1024
 BODY_BYTES = 32 * MIB
 PACKET_BYTES = 1460
 #: What the process may take beside the copies: socket buffers, and what the allocator keeps.
-MARGIN_BYTES = 16 * MIB
+MARGIN_BYTES = 28 * MIB
 
 
 def packets(body: bytes) -> Iterator[bytes]:
