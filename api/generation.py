@@ -122,6 +122,7 @@ class ParsedRequest:
         more: Further generations of the same request; each becomes a job.
         answers_each: Number of consecutive generations in ``chats`` with the same prompt.
         names_model: Whether the caller named a model; otherwise the loaded one answers.
+        unknown: Fields of the body that have no effect.
         claim: Makes the job a turn of ``agent``, which keeps its history; called once the job is in
             the log, and before it is enqueued.
     """
@@ -145,6 +146,7 @@ class ParsedRequest:
     more: tuple[ChatRequest, ...] = ()
     answers_each: int = 1
     names_model: bool = True
+    unknown: tuple[str, ...] = ()
     claim: Claim | None = None
 
     @property

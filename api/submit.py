@@ -105,7 +105,9 @@ def job_of(
         RateLimited: The agent sends too many requests.
     """
     key = IDEMPOTENCY_KEY.read(request)
-    ignored = require_bounded_schemas(parsed.chat)
+    ignored = list(require_bounded_schemas(parsed.chat))
+    if parsed.unknown:
+        ignored.append(f"fields without effect: {', '.join(parsed.unknown)}")
     request.marks.warning = "; ".join(ignored) or None
     limits = app.job_limits
     is_named = protocol == _NAMING_PROTOCOL or parsed.claim is not None

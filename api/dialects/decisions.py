@@ -27,7 +27,7 @@ from api.dialects.openai_responses.encode import usage_of
 from api.dialects.openai_responses.parse import item_turns, stored_items
 from api.dialects.parsing import ImageCollector, agent_of, merge_turns
 from api.generation import AssembledAnswer, ParsedRequest, RequestDefaults
-from api.http.bodies import Items, Name, RequestBody, parse_body
+from api.http.bodies import GenerationBody, Items, Name, RequestBody, parse_body
 from api.http.messages import JOB_HEADER, Reply, Request, json_reply
 from api.http.operation import for_further_job
 from api.streaming.answers import collect_jobs
@@ -123,7 +123,7 @@ DecisionQuestion = Annotated[
 ]
 
 
-class DecisionBody(RequestBody):
+class DecisionBody(GenerationBody):
     """The body of ``POST /v1/decisions``."""
 
     model: Name
@@ -212,6 +212,7 @@ def _parse(
         more=tuple(chats[1:]),
         agent=agent_of(headers, session=None, cache_key=wire.prompt_cache_key),
         seeded=True,
+        unknown=wire.unknown,
     )
 
 

@@ -21,7 +21,7 @@ from api.dialects.generate import (
 )
 from api.dialects.openai_completions import Ids, by_form
 from api.generation import ParsedRequest
-from api.http.bodies import Dimensions, Name, RequestBody, parse_body
+from api.http.bodies import Dimensions, GenerationBody, Name, parse_body
 from api.http.messages import JOB_HEADER, Reply, Request, json_reply
 from api.streaming.answers import abandoned_on_error, collect_job
 from api.submit import open_answer
@@ -51,7 +51,7 @@ EmbeddingInput = Annotated[
 EncodingFormat = Literal["float", "base64"]
 
 
-class EmbeddingBody(RequestBody):
+class EmbeddingBody(GenerationBody):
     """The body of ``POST /v1/embeddings``: texts whose vectors are computed."""
 
     model: Name
@@ -103,7 +103,7 @@ def parse_request(wire: EmbeddingBody) -> ParsedRequest:
         sampling=_SAMPLING,
         embedding=EmbeddingInputs(texts=_texts(wire), dimensions=wire.dimensions),
     )
-    return ParsedRequest(chat=chat, seeded=True)
+    return ParsedRequest(chat=chat, seeded=True, unknown=wire.unknown)
 
 
 def _texts(wire: EmbeddingBody) -> tuple[EmbeddingText, ...]:

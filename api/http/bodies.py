@@ -5,14 +5,22 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Annotated, Any, Final, TypeVar, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from domain.chat.embedding import DIMENSIONS_MAX
@@ -231,6 +239,33 @@ class RequestBody(BaseModel):
         return value
 
 
+class GenerationBody(RequestBody):
+    """A body that asks for an answer, or its sampling; knows what of it has no effect."""
+
+    _unknown: tuple[str, ...] = PrivateAttr(())
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """The fields that are not known here, each with the known one of a similar name."""
+        return self._unknown
+
+    def note_unknown(self, value: Mapping[str, Any]) -> None:
+        """Note the fields of the body as it came, and of the objects that it holds directly."""
+        self._unknown = tuple(_unknown_fields(self, value))
+
+
+def _unknown_fields(body: RequestBody, value: Mapping[str, Any], place: str = "") -> Iterator[str]:
+    known = {field.alias or key: key for key, field in type(body).model_fields.items()}
+    for name, member in value.items():
+        if name not in known:
+            near = get_close_matches(name[:NAME_CHARS_MAX], known, 1)
+            yield f"{place}{name}" + (f" (did you mean {place}{near[0]}?)" if near else "")
+        elif isinstance(member, dict) and isinstance(
+            inside := getattr(body, known[name]), RequestBody
+        ):
+            yield from _unknown_fields(inside, member, f"{place}{name}.")
+
+
 class NativeBody(RequestBody):
     """A body of this service's own API, or an object inside one; unknown fields are refused."""
 
@@ -348,7 +383,7 @@ StopText = Annotated[str, Field(max_length=STOP_CHARS_MAX)]
 StopTexts = Annotated[list[StopText], Field(max_length=STOPS_MAX)]
 
 
-class SamplingBody(RequestBody):
+class SamplingBody(GenerationBody):
     """How tokens are drawn, in every dialect; the temperature's range differs.
 
     ``repetition_penalty`` and ``repetition_context_size`` have the names of llama.cpp and Ollama
@@ -398,9 +433,12 @@ def parse_body(model: type[BodyT], body: bytes, bounds: JsonBounds = REQUEST) ->
         msg = "the body must be a JSON object"
         raise InvalidRequest(msg)
     try:
-        return model.model_validate(value)
+        wire = model.model_validate(value)
     except ValidationError as error:
         raise _first_fault(error, value, model) from error
+    if isinstance(wire, GenerationBody):
+        wire.note_unknown(value)
+    return wire
 
 
 _EXTRA: Final = "extra_forbidden"

@@ -419,6 +419,7 @@ def request_of(
         stream=bool(wire.stream),
         agent=agent_of(headers, user_id=wire.user_id),
         seeded=wire.seed is not None,
+        unknown=wire.unknown,
         previous_message=wire.diagnostics.previous_message_id if wire.diagnostics else None,
     )
 

@@ -15,6 +15,7 @@ from api.http.bodies import (
     INT64_MAX,
     INT64_MIN,
     Dimensions,
+    GenerationBody,
     Items,
     Name,
     RequestBody,
@@ -64,7 +65,7 @@ class OllamaBody(RequestBody):
         return kept == 0 or (is_text and not kept.strip("0.hmsun"))
 
 
-class OllamaGenerationBody(OllamaBody):
+class OllamaGenerationBody(OllamaBody, GenerationBody):
     """The fields of both generations."""
 
     stream: bool | None = None

@@ -108,6 +108,7 @@ def _parsed(
         stream=wire.stream is not False and not is_load,
         agent=agent_of(headers),
         seeded=seed is not None,
+        unknown=wire.unknown,
     )
 
 

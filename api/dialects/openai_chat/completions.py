@@ -246,6 +246,7 @@ def completion_request(
         include_usage=bool(wire.stream_options and wire.stream_options.include_usage),
         agent=agent_of(headers, session=wire.session_id, cache_key=wire.prompt_cache_key),
         seeded=wire.seed is not None,
+        unknown=wire.unknown,
     )
 
 

@@ -464,6 +464,7 @@ def parse_request(
         ),
         names_model=bool(wire.model),
         seeded=wire.seed is not None,
+        unknown=wire.unknown,
         wire=encode_fields(requested),
     )
 

@@ -1,0 +1,76 @@
+"""A field that no dialect knows is accepted, and the reply names it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from api.framework.answer import warning_header
+from api.http.messages import Request
+from tests.support.builders.api import fake_api
+from tests.support.polling import eventually
+
+_TURNS = [{"role": "user", "content": "hi"}]
+_QUESTION = {"type": "predicate", "instructions": "It is short."}
+_BODIES: Mapping[str, Mapping[str, Any]] = {
+    "/v1/messages": {"max_tokens": 1, "messages": _TURNS},
+    "/v1/chat/completions": {"messages": _TURNS},
+    "/v1/completions": {"prompt": "hi"},
+    "/v1/responses": {"input": "hi"},
+    "/v1/embeddings": {"input": "hi"},
+    "/v1/rerank": {"query": "hi", "documents": ["one"]},
+    "/v1/decisions": {"input": "hi", "questions": [_QUESTION]},
+    "/api/chat": {"messages": _TURNS, "stream": False},
+    "/api/generate": {"prompt": "hi", "stream": False},
+}
+
+
+def _warning(path: str, more: Mapping[str, Any]) -> str | None:
+    async def scenario() -> str | None:
+        async with fake_api() as api:
+            request = Request(id="req-1", method="POST", path=path)
+            body = {"model": "demo", **_BODIES[path], **more}
+            handling = asyncio.ensure_future(api.send("POST", path, body, request=request))
+            await eventually(lambda: bool(request.marks.jobs) or handling.done())
+            handling.cancel()
+            with suppress(asyncio.CancelledError):
+                await handling
+            return warning_header(request).get("x-semantic-warning")
+
+    return asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("path", _BODIES)
+def test_an_unknown_field_is_named(path: str) -> None:
+    warning = _warning(path, {"modle": "x", "safeguards": 1})
+    assert warning == "fields without effect: modle (did you mean model?), safeguards"
+
+
+@pytest.mark.parametrize("path", _BODIES)
+def test_a_body_of_known_fields_has_no_warning(path: str) -> None:
+    assert _warning(path, {}) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "named"),
+    [
+        (
+            "/v1/messages",
+            {"thinking": {"type": "disabled", "budget_token": 5}},
+            "thinking.budget_token (did you mean thinking.budget_tokens?)",
+        ),
+        (
+            "/api/chat",
+            {"options": {"temprature": 0.5}},
+            "options.temprature (did you mean options.temperature?)",
+        ),
+    ],
+)
+def test_a_field_inside_an_object_is_named_with_its_place(
+    path: str, more: Mapping[str, Any], named: str
+) -> None:
+    assert _warning(path, more) == f"fields without effect: {named}"
