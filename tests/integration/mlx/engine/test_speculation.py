@@ -43,7 +43,7 @@ PENALISED = Sampling(
     frequency_penalty=0.2, repetition_penalty=1.2, repetition_context_size=20, seed=8
 )
 #: Prompts that end before, at and after a border of blocks, and one beyond the windows.
-LENGTHS = (5, 2 * BLOCK, 3 * BLOCK + 7, 200)
+LENGTHS = (5, 2 * BLOCK, 3 * BLOCK + 7, 100)
 TOKENS = 60
 #: Rounding of float32, with the last digit that is told.
 BOUND = 1e-4

@@ -91,7 +91,7 @@ def peak_of_steps(bench: Bench, piece: int) -> int:
     return most
 
 
-@every_architecture_and("piece", {"64": 64, "256": 256})
+@every_architecture_and("piece", {"256": 256, "64": 64})
 def test_estimated_step_covers_the_steps_that_are_run(
     architecture: Architecture, piece: int
 ) -> None:
