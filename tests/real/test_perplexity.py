@@ -28,7 +28,7 @@ from worker.engine.mlx.kv.probe import packed_spec, probe_spec
 from worker.engine.mlx.kv.window_cache import make_row_caches
 from worker.engine.mlx.model.loader import LoadedWeights, load_weights
 
-BLOCK = 256
+BLOCK = 128
 MODULES = ("argparse", "asyncio", "collections", "decimal", "email", "http.client", "json")
 MORE = (
     "logging",
@@ -62,7 +62,7 @@ def _text(characters: int) -> str:
 
 
 @pytest.fixture(
-    scope="module", params=[512, pytest.param(8192, marks=pytest.mark.nightly)], ids=str
+    scope="module", params=[256, pytest.param(8192, marks=pytest.mark.nightly)], ids=str
 )
 def tokens(request: pytest.FixtureRequest, real_model: Callable[[str], Path]) -> list[int]:
     tokenizer = mlx_lm.utils.load_tokenizer(real_model("smollm2-float32"))

@@ -55,15 +55,9 @@ def service(
     assert served.stop() == 0, served.log()
 
 
-def test_answers_survive_a_killed_worker_and_a_swap_and_back(
-    service: Service, expected: list[str]
-) -> None:
+def test_answers_survive_a_killed_worker(service: Service, expected: list[str]) -> None:
     with ServiceLog(service) as log, ExitStack() as stack:
-        ended(log.http, _submit(log, LONG_TEXT, 1), within_s=WAIT_S)
-        wait_until(
-            lambda: next(service.data_dir.rglob(f"*-root-{BLOCK_TOKENS}.kv"), None),
-            what="the first block on the disk",
-        )
+        _fill_disk(service, log)
         jobs = [_submit(log, text) for text in TEXTS]
         readers = [stack.enter_context(JobReader(service.base_url, job)) for job in jobs]
         for reader in readers:
@@ -73,6 +67,12 @@ def test_answers_survive_a_killed_worker_and_a_swap_and_back(
         assert len(readers[LONG].attempts) > 1, "the long answer was not interrupted"
         _reused(log, jobs[LONG])
         service.wait_ready()
+
+
+@pytest.mark.nightly  # tests/e2e/faults/test_swaps.py swaps smaller models by day
+def test_answers_are_the_same_after_a_swap_and_back(service: Service, expected: list[str]) -> None:
+    with ServiceLog(service) as log, ExitStack() as stack:
+        _fill_disk(service, log)
         _swap(log, DEMO_MODEL)
         _swap(log, "smollm2")
         again = [_submit(log, text) for text in TEXTS]
@@ -81,6 +81,15 @@ def test_answers_survive_a_killed_worker_and_a_swap_and_back(
         found = [stack.enter_context(JobReader(service.base_url, job)) for job in again]
         assert [reader.whole() for reader in found] == expected
         _reused(log, again[LONG])
+
+
+def _fill_disk(service: Service, log: ServiceLog) -> None:
+    """Read the long prompt, and wait for its first block."""
+    ended(log.http, _submit(log, LONG_TEXT, 1), within_s=WAIT_S)
+    wait_until(
+        lambda: next(service.data_dir.rglob(f"*-root-{BLOCK_TOKENS}.kv"), None),
+        what="the first block on the disk",
+    )
 
 
 def _reused(log: ServiceLog, job: str) -> None:

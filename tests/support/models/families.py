@@ -11,7 +11,7 @@ import inspect
 import pkgutil
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -24,8 +24,10 @@ import pytest
 
 from domain.kv.spec import LayerKind, LayerSpec
 from domain.values import Ability, Degree, ModelAbilities
+from tests.support.day_and_night import in_turn
 from tests.support.models.tiny_architectures import (
     ARCHITECTURES,
+    QWEN2,
     VOCABULARY,
     WINDOW,
     Architecture,
@@ -464,14 +466,22 @@ KEY_READERS: Final = (
     _architecture("plamo2", *(state_layer(3 * 4 * 32 + 4 * 32 * 16), _FULL) * 2),
     _architecture("stablelm", *(_FULL,) * _LAYERS),
 )
+#: The caches of Qwen 2 are those of Llama and of Qwen 3.
+BY_DAY: Final = tuple(one for one in ARCHITECTURES if one is not QWEN2)
+AT_NIGHT: Final = (QWEN2, *FURTHER_ARCHITECTURES, *KEY_READERS)
 #: For ``parametrize``; ``make test`` leaves them out.
 NIGHTLY_ARCHITECTURES: Final = tuple(
-    pytest.param(one, marks=pytest.mark.nightly) for one in (*FURTHER_ARCHITECTURES, *KEY_READERS)
+    pytest.param(one, marks=pytest.mark.nightly) for one in AT_NIGHT
 )
-ALL_ARCHITECTURES: Final = (*ARCHITECTURES, *NIGHTLY_ARCHITECTURES)
+ALL_ARCHITECTURES: Final = (*BY_DAY, *NIGHTLY_ARCHITECTURES)
 every_architecture = pytest.mark.parametrize(
     "architecture", ALL_ARCHITECTURES, ids=lambda architecture: architecture.name
 )
+
+
+def every_architecture_and(name: str, values: Mapping[str, object]) -> pytest.MarkDecorator:
+    """Parametrize with an architecture and a value: by day each one with one value, in turn."""
+    return in_turn(f"architecture, {name}", BY_DAY, values, at_night=AT_NIGHT)
 
 
 def abilities_in(family: str, *, computes: bool = True) -> ModelAbilities:

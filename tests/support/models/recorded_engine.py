@@ -23,6 +23,7 @@ from ops.blockstore.store import BlockStore
 from ops.clock import SystemClock
 from tests.support.builders.conversations import Ask
 from tests.support.models.engine_probe import PATIENCE_S, CollectingSink, finished, submit_prompt
+from tests.support.models.runner_probe import shared_network
 from tests.support.models.tiny_architectures import VOCABULARY, Architecture
 from worker.cachestore.tier import DiskTier
 from worker.engine.engine import BatchEngine
@@ -188,12 +189,11 @@ class RecordedEngine:
         return Answer(outcome.token_ids, outcome.usage.cached_tokens, rows)
 
     def _make_runner(self) -> BatchRunner:
-        # Here and not before: what is computed on another thread cannot be used on the engine's.
-        network = self._architecture.make(mx.float32)
+        network, support = shared_network(self._architecture)
         block_bytes = probe_spec(network, BLOCK_TOKENS).stored_bytes(BLOCK_TOKENS)
         budget = None if self._budget_blocks is None else self._budget_blocks * block_bytes
         self._runner = _RecordingRunner(
-            load_weights=lambda: LoadedWeights(network, frozenset([END]), _model()),
+            load_weights=lambda: LoadedWeights(network, frozenset([END]), _model(), support),
             prefill_step_tokens=BLOCK_TOKENS,
             kv_budget_bytes=budget,
             block_tokens=BLOCK_TOKENS,

@@ -107,7 +107,7 @@ class Bench:
         support = None
         self.network = network
         if network is None:
-            self.network, support = _network(architecture)
+            self.network, support = shared_network(architecture)
         bits = architecture.kv_bits if kv_bits is None else kv_bits
         self.runner = BatchRunner(
             load_weights=lambda: LoadedWeights(self.network, ends, _model(), support, kv_bits=bits),
@@ -296,9 +296,10 @@ def shed(pool: BlockPool, over_bytes: int) -> None:
 
 
 @cache
-def _network(architecture: Architecture) -> tuple[Any, RowSupport]:
-    """Return a network and how it computes several rows, which the worker checks once for each."""
+def shared_network(architecture: Architecture) -> tuple[Any, RowSupport]:
+    """Return a network that this process makes once, and how it computes several rows."""
     network = architecture.make(mx.float32)
+    # This computes; what the network keeps of it can be used on any thread.
     return network, find_row_support(network)
 
 

@@ -21,10 +21,12 @@ from domain.values import ModelCard, Sampling
 from ops.clock import SystemClock
 from tests.support.models.engine_probe import PATIENCE_S, CollectingSink, finished, submit_prompt
 from tests.support.models.families import ALL_ARCHITECTURES
+from tests.support.models.runner_probe import shared_network
 from tests.support.models.tiny_architectures import VOCABULARY, Architecture
 from tests.support.polling import scaled
 from worker.engine.engine import BatchEngine
 from worker.engine.mlx.model.loader import LoadedWeights
+from worker.engine.mlx.rows.ragged_states import RowSupport
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.output.detokenizer import ByteDetokenizer
 from worker.engine.ports import LoadedModel, RenderedPrompt, StepResult
@@ -64,9 +66,14 @@ class _GatedRunner(BatchRunner):
 @pytest.fixture(
     scope="module", params=ALL_ARCHITECTURES, ids=lambda architecture: architecture.name
 )
-def network(request: pytest.FixtureRequest) -> Any:
+def shared(request: pytest.FixtureRequest) -> tuple[Any, RowSupport]:
     architecture: Architecture = request.param
-    return architecture.make(mx.float32)
+    return shared_network(architecture)
+
+
+@pytest.fixture(scope="module")
+def network(shared: tuple[Any, RowSupport]) -> Any:
+    return shared[0]
 
 
 @pytest.fixture(scope="module")
@@ -92,11 +99,12 @@ def gate() -> _Gate:
 
 
 @pytest.fixture
-def engine(network: Any, gate: _Gate) -> Iterator[BatchEngine]:
+def engine(shared: tuple[Any, RowSupport], gate: _Gate) -> Iterator[BatchEngine]:
+    network, support = shared
     engine = BatchEngine(
         runner_factory=lambda: _GatedRunner(
             gate,
-            load_weights=lambda: LoadedWeights(network, frozenset(), _model()),
+            load_weights=lambda: LoadedWeights(network, frozenset(), _model(), support),
             prefill_step_tokens=CHUNK,
             kv_budget_bytes=1 << 26,
             block_tokens=BLOCK,

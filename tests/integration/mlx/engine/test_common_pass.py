@@ -8,10 +8,11 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from domain.values import Sampling
+from tests.support.day_and_night import examples
 from tests.support.models.families import every_architecture
 from tests.support.models.kv_sequences import random_tokens
 from tests.support.models.runner_probe import BLOCK, Bench, MakeBench, Run, make_drafts_free
@@ -218,11 +219,11 @@ def test_rows_that_start_beside_others_have_their_own_tokens(
     # With prompts of one token, whose states are empty when they start.
     prompts = [random_tokens(length, length + 40) for length in (1, 1, 20, 1, 37, 2)]
     cold, beside = bench(architecture, budget_bytes=None), bench(architecture, budget_bytes=None)
-    expected = [cold.run_alone(prompt, TOKENS, SAMPLED).tokens for prompt in prompts]
-    runs = [beside.join(prompt, TOKENS, SAMPLED) for prompt in prompts[:3]]
+    expected = [cold.run_alone(prompt, 12, SAMPLED).tokens for prompt in prompts]
+    runs = [beside.join(prompt, 12, SAMPLED) for prompt in prompts[:3]]
     while not runs[2].tokens:
         beside.step()
-    runs += [beside.join(prompt, TOKENS, SAMPLED) for prompt in prompts[3:]]
+    runs += [beside.join(prompt, 12, SAMPLED) for prompt in prompts[3:]]
     beside.finish()
     assert [run.tokens for run in runs] == expected
 
@@ -284,7 +285,7 @@ def test_error_of_the_sampler_while_rows_start_concerns_the_whole_batch(
     several.runs.clear()
 
 
-@settings(max_examples=3, deadline=None)
+@examples(by_day=2, by_night=6)
 @given(data=st.data())
 @pytest.mark.parametrize("architecture", [LLAMA, GEMMA3, GPT_OSS], ids=lambda a: a.name)
 def test_rows_that_join_and_leave_change_no_token_of_the_others(

@@ -21,6 +21,7 @@ from domain.errors import InvalidRequest
 from domain.model.registry import ModelEntry
 from domain.values import Sampling, SamplingWish, StopReason
 from ops.clock import SystemClock
+from tests.support.day_and_night import examples
 from tests.support.models.engine_probe import CollectingSink, ask, finished, submit
 from tests.support.models.runner_probe import make_drafts_free
 from tests.support.models.tiny_heads import make_tiny_qwen
@@ -190,8 +191,7 @@ _SCHEMAS = st.recursive(_SCALARS, _nested, max_leaves=6)
 
 
 @settings(
-    max_examples=12,
-    deadline=None,
+    examples(by_day=6, by_night=24),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(schemas=st.lists(_SCHEMAS, min_size=4, max_size=8), seed=st.integers(0, 2**63))
@@ -372,7 +372,7 @@ def test_an_answer_that_its_limit_ends_is_whole(
         "required": ["text", "list"],
         "additionalProperties": False,
     }
-    requests = [formed(schema, seed=seed, max_tokens=max_tokens) for seed in range(4)]
+    requests = [formed(schema, seed=seed, max_tokens=max_tokens) for seed in range(2)]
     by_runner = []
     for runner in (_Plain, _Drafting):
         engine = start(model_dir, sink, runner=runner)
@@ -435,12 +435,12 @@ def test_drafts_and_forced_tokens_change_no_token(
     make_drafts_free(monkeypatch)
     model_dir: Path = request.getfixturevalue(model)
     wish = partial(SamplingWish, temperature=temperature)
-    points = {"type": "array", "items": _POINT, "minItems": 4}
+    points = {"type": "array", "items": _POINT, "minItems": 2}
     requests = [
-        *(replace(formed(points, max_tokens=160), sampling=wish(seed=n)) for n in range(2)),
+        replace(formed(points, max_tokens=80), sampling=wish(seed=1)),
         *(
             replace(
-                formed(None, tools=functions("Place", "Wait"), tool_choice=choice),
+                formed(None, max_tokens=80, tools=functions("Place", "Wait"), tool_choice=choice),
                 sampling=wish(seed=n),
             )
             for n, choice in enumerate((ToolChoice(mode="any"), ToolChoice()))

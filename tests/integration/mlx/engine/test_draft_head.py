@@ -17,6 +17,7 @@ from mlx_lm.models.cache import KVCache
 from domain.kv.plan import DeviceMemory
 from domain.model.registry import DRAFT_HEAD, NO_DRAFTER, ModelEntry
 from domain.values import Ability, Sampling
+from tests.support.day_and_night import in_turn
 from tests.support.models.disk_bench import DiskBench
 from tests.support.models.kv_sequences import random_tokens
 from tests.support.models.networks_with_states import QWEN3_5, QWEN3_5_MOE
@@ -194,8 +195,11 @@ def benches(architecture: Architecture) -> tuple[Bench, Bench]:
 
 
 @pytest.mark.usefixtures("head_alone")
-@with_heads
-@pytest.mark.parametrize("sampling", [Sampling(temperature=0), SAMPLED], ids=["greedy", "sampled"])
+@in_turn(
+    "architecture, sampling",
+    [QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT],
+    {"greedy": Sampling(temperature=0), "sampled": SAMPLED},
+)
 def test_tokens_are_those_without_a_head_alone_and_together(
     architecture: Architecture, sampling: Sampling
 ) -> None:

@@ -14,6 +14,7 @@ from domain.errors import PromptTooLong
 from domain.model.registry import ModelEntry
 from domain.values import Sampling, StopReason
 from ops.clock import SystemClock
+from tests.support.day_and_night import in_turn
 from tests.support.fakes.engine import FakeEngine
 from tests.support.models.engine_probe import CollectingSink, ask, finished, submit, text_in
 from tests.support.models.kv_sequences import random_tokens
@@ -35,7 +36,9 @@ SAMPLED = Sampling(temperature=0.9, top_p=0.95, seed=11)
 KINDS = (LLAMA, GEMMA3, FALCON_H1)
 
 kinds = pytest.mark.parametrize("architecture", KINDS, ids=lambda a: a.name)
-samplings = pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+SAMPLINGS = {"greedy": GREEDY, "sampled": SAMPLED}
+samplings = pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+kinds_and_samplings = in_turn("architecture, sampling", KINDS, SAMPLINGS)
 
 
 #: By network, prompt, tokens and rules.
@@ -55,8 +58,7 @@ def alone(
     return _said[asked]
 
 
-@kinds
-@samplings
+@kinds_and_samplings
 def test_same_agent_race_two_requests_at_once_are_both_right(
     bench: MakeBench, architecture: Architecture, sampling: Sampling
 ) -> None:
@@ -70,8 +72,7 @@ def test_same_agent_race_two_requests_at_once_are_both_right(
         assert [run.tokens for run in runs] == expected
 
 
-@kinds
-@samplings
+@kinds_and_samplings
 @pytest.mark.parametrize("reuse", [True, False], ids=["reuse", "no-reuse"])
 def test_exhaustion_mid_decode_pauses_the_youngest_and_changes_no_token(
     bench: MakeBench, architecture: Architecture, sampling: Sampling, *, reuse: bool

@@ -9,7 +9,9 @@ import base64
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mlx_vlm import load
@@ -165,8 +167,13 @@ def _answer(engine: BatchEngine, request: ChatRequest) -> Outcome:
     return outcome
 
 
+@cache
+def _loaded(model_dir: Path) -> tuple[Any, Any]:
+    return load(str(model_dir))  # type: ignore[no-any-return]  # mlx-vlm ships no types
+
+
 def _reference(model_dir: Path, files: Sequence[Path]) -> tuple[int, ...]:
-    model, processor = load(str(model_dir))
+    model, processor = _loaded(model_dir)
     parts = [
         {"type": "text", "text": TEXTS[0]},
         *[{"type": "image"}] * len(files),

@@ -21,6 +21,7 @@ from domain.chat.request import ChatRequest, Message
 from domain.model.registry import ModelEntry
 from domain.values import JobId, SamplingWish, StopReason
 from ops.clock import SystemClock
+from tests.support.day_and_night import examples
 from tests.support.models.engine_probe import CollectingSink, finished, ids_of, submit
 from tests.support.models.replay_world import ReplayWorld
 from tests.support.models.tiny_models import SPECIAL, TEMPLATE, make_tiny_llama
@@ -133,8 +134,7 @@ def gist(outcome: Outcome) -> tuple[object, ...]:
 
 # Fixed examples: an answer that opens a second section by chance exceeds the bound by its tags.
 @settings(
-    max_examples=6,
-    deadline=None,
+    examples(by_day=3, by_night=6),
     derandomize=True,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

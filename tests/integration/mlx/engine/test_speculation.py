@@ -13,6 +13,7 @@ import mlx.core as mx
 import pytest
 
 from domain.values import Sampling
+from tests.support.day_and_night import in_turn
 from tests.support.models.disk_bench import DiskBench
 from tests.support.models.families import every_architecture
 from tests.support.models.kv_sequences import random_tokens
@@ -42,15 +43,14 @@ PENALISED = Sampling(
     frequency_penalty=0.2, repetition_penalty=1.2, repetition_context_size=20, seed=8
 )
 #: Prompts that end before, at and after a border of blocks, and one beyond the windows.
-LENGTHS = (5, 2 * BLOCK, 3 * BLOCK + 7, 200)
+LENGTHS = (5, 2 * BLOCK, 3 * BLOCK + 7, 100)
 TOKENS = 60
 #: Rounding of float32, with the last digit that is told.
 BOUND = 1e-4
 
 #: One of each kind of cache; the others are compared in a shorter test.
-drafting = pytest.mark.parametrize(
-    "architecture", [LLAMA, GEMMA3, GPT_OSS, QWEN3_5, LFM2, KIMI_LINEAR], ids=lambda a: a.name
-)
+KINDS = (LLAMA, GEMMA3, GPT_OSS, QWEN3_5, LFM2, KIMI_LINEAR)
+drafting = pytest.mark.parametrize("architecture", KINDS, ids=lambda a: a.name)
 
 
 class Oracle:
@@ -117,9 +117,10 @@ def same_values(run: Run, other: Run) -> bool:
     return all(abs(one.logprob - two.logprob) < BOUND for one, two in pairs)
 
 
-@drafting
-@pytest.mark.parametrize(
-    "sampling", [GREEDY, SAMPLED, PENALISED], ids=["greedy", "sampled", "penalised"]
+@in_turn(
+    "architecture, sampling",
+    KINDS,
+    {"greedy": GREEDY, "sampled": SAMPLED, "penalised": PENALISED},
 )
 def test_tokens_and_their_logprobs_are_those_without_drafts(
     oracle: Oracle, architecture: Architecture, sampling: Sampling
@@ -154,7 +155,7 @@ def test_an_end_inside_a_draft_ends_the_sequence_and_its_blocks(
 ) -> None:
     prompts = [random_tokens(length, length) for length in LENGTHS]
     cold = without_drafts(architecture)
-    runs = [cold.join(prompt, TOKENS, SAMPLED) for prompt in prompts]
+    runs = [cold.join(prompt, 20, SAMPLED) for prompt in prompts]
     cold.finish()
     oracle.learn(*runs)
     ends = frozenset(run.tokens[at] for at, run in enumerate(runs, 9))

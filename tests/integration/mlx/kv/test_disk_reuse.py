@@ -16,7 +16,7 @@ from domain.values import Sampling
 from ops.blockstore.blocks import model_of
 from ops.blockstore.disk import RegularFile
 from tests.support.models.disk_bench import WAIT_S, DiskBench
-from tests.support.models.families import every_architecture
+from tests.support.models.families import every_architecture_and
 from tests.support.models.kv_sequences import random_tokens
 from tests.support.models.runner_probe import BLOCK, Bench
 from tests.support.models.tiny_architectures import (
@@ -37,13 +37,12 @@ SAMPLED = Sampling(temperature=0.9, top_p=0.95, seed=11)
 few = pytest.mark.parametrize(
     "architecture", [LLAMA, GPT_OSS, FALCON_H1, QWEN3_8_BITS], ids=lambda a: a.name
 )
-samplings = pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+SAMPLINGS = {"greedy": GREEDY, "sampled": SAMPLED}
 
 MakeBench = Callable[..., DiskBench]
 
 
-@every_architecture
-@samplings
+@every_architecture_and("sampling", SAMPLINGS)
 def test_after_a_restart_an_identical_prompt_and_the_next_turn_are_not_read_again(
     process: MakeBench, architecture: Architecture, sampling: Sampling
 ) -> None:

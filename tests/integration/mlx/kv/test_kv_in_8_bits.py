@@ -23,6 +23,7 @@ from ops.blockstore.blocks import (
     RejectReason,
     StoredBlock,
 )
+from tests.support.day_and_night import in_turn
 from tests.support.models.disk_bench import DiskBench
 from tests.support.models.families import network_of
 from tests.support.models.kv_sequences import random_tokens
@@ -327,8 +328,11 @@ def test_blocks_of_the_other_form_are_not_used_and_both_live_side_by_side(
     assert (last.tokens, last.cached) == (run.tokens, len(prompt) - 1)
 
 
-@pytest.mark.parametrize("part", ["words", "scales", "biases"])
-@pytest.mark.parametrize("lie", ["missing", "type", "shape", "exact"])
+@in_turn(
+    "lie, part",
+    ["missing", "type", "shape", "exact"],
+    {part: part for part in ("words", "scales", "biases")},
+)
 def test_a_file_with_other_parts_is_rejected_and_computed_again(
     process: MakeBench, part: str, lie: str
 ) -> None:

@@ -8,7 +8,7 @@ import mlx.core as mx
 import pytest
 
 from domain.kv.plan import DeviceMemory, StepMemory
-from tests.support.models.families import every_architecture
+from tests.support.models.families import every_architecture_and
 from tests.support.models.runner_probe import Bench
 from tests.support.models.tiny_architectures import (
     LLAMA,
@@ -81,7 +81,7 @@ def peak_of_steps(bench: Bench, piece: int) -> int:
     """Compute prompts of several pieces together and return the largest working set of a step."""
     prompts = [[(7 * n + i) % VOCABULARY for i in range(3 * piece)] for n in range(4)]
     prompts += [[(5 * n + i) % VOCABULARY for i in range(piece - 1)] for n in range(4)]
-    runs = [bench.join(prompt) for prompt in prompts]
+    runs = [bench.join(prompt, 3) for prompt in prompts]
     most = 0
     while not all(run.ended for run in runs):
         mx.reset_peak_memory()
@@ -91,8 +91,7 @@ def peak_of_steps(bench: Bench, piece: int) -> int:
     return most
 
 
-@pytest.mark.parametrize("piece", [64, 256])
-@every_architecture
+@every_architecture_and("piece", {"256": 256, "64": 64})
 def test_estimated_step_covers_the_steps_that_are_run(
     architecture: Architecture, piece: int
 ) -> None:
@@ -125,14 +124,14 @@ def test_a_step_beyond_its_estimate_takes_the_memory_of_contexts_and_is_remember
 ) -> None:
     low = StepMemory(fixed_bytes=1000)
     monkeypatch.setattr(at_load, "estimated_step", lambda *_, **__: low)
-    # Room for the tiny weights and 8 MB of contexts; a step really takes some of these.
-    device, steps = DeviceOfSize(8 * MB), StepFile(tmp_path / "steps.json")
+    # Room for the tiny weights and 4 MB of contexts; a step really takes some of these.
+    device, steps = DeviceOfSize(4 * MB), StepFile(tmp_path / "steps.json")
     budget = DeviceBudget(device=device, batch=4, steps=steps)
     bench = Bench(LLAMA, budget_bytes=budget, step_tokens=256)
     loaded = bench.runner._loaded
     assert loaded is not None
     planned = loaded.kv_bytes or 0
-    for n in range(60):
+    for n in range(30):
         bench.run_alone([(5 * n + i * i) % VOCABULARY for i in range(500)], 4)
     pool = bench.reuse.pool
     seen_bytes = pool.withheld_bytes

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
+from functools import cache
 
 import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import KVCache
 
 from domain.values import Sampling, WaitingFor
-from tests.support.models.families import every_architecture
+from tests.support.day_and_night import in_turn
+from tests.support.models.families import every_architecture_and
 from tests.support.models.kv_sequences import random_tokens
-from tests.support.models.runner_probe import BLOCK, MakeBench, Run
+from tests.support.models.runner_probe import BLOCK, Bench, MakeBench, Run
 from tests.support.models.tiny_architectures import (
     FALCON_H1,
     GEMMA3,
@@ -28,7 +30,8 @@ SAMPLED = Sampling(temperature=0.9, top_p=0.95, seed=11)
 FEW = (LLAMA, QWEN3, GEMMA3, GPT_OSS, FALCON_H1)
 
 few = pytest.mark.parametrize("architecture", FEW, ids=lambda a: a.name)
-samplings = pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+SAMPLINGS = {"greedy": GREEDY, "sampled": SAMPLED}
+few_and_samplings = in_turn("architecture, sampling", FEW, SAMPLINGS)
 
 
 def test_first_prompt_is_computed_whole(bench: MakeBench) -> None:
@@ -37,31 +40,29 @@ def test_first_prompt_is_computed_whole(bench: MakeBench) -> None:
     assert (run.cached, warm.computed, run.finish) == (0, 49, Finish.LENGTH)
 
 
-@every_architecture
-@samplings
+@every_architecture_and("sampling", SAMPLINGS)
 def test_identical_prompt_computes_its_last_token_and_says_the_same(
     bench: MakeBench, architecture: Architecture, sampling: Sampling
 ) -> None:
     cold, warm = bench(architecture, budget_bytes=None), bench(architecture)
-    for length in (20, 33, 48, 71):
+    for length in (33, 48, 74):
         prompt = random_tokens(length, length)
-        expected = cold.run_alone(prompt, 12, sampling).tokens
-        assert warm.run_alone(prompt, 12, sampling).tokens == expected
+        expected = cold.run_alone(prompt, 8, sampling).tokens
+        assert warm.run_alone(prompt, 8, sampling).tokens == expected
         before = warm.computed
-        again = warm.run_alone(prompt, 12, sampling)
+        again = warm.run_alone(prompt, 8, sampling)
         assert again.tokens == expected
         assert again.cached == length - 1
         assert warm.computed == before
 
 
-@every_architecture
-@samplings
+@every_architecture_and("sampling", SAMPLINGS)
 def test_next_turn_starts_after_the_answer(
     bench: MakeBench, architecture: Architecture, sampling: Sampling
 ) -> None:
     cold, warm = bench(architecture, budget_bytes=None), bench(architecture)
     context = random_tokens(40, 3)
-    for turn in range(4):
+    for turn in range(3):
         held = len(context)
         before = warm.computed
         run = warm.run_alone(context, 11, sampling)
@@ -72,8 +73,7 @@ def test_next_turn_starts_after_the_answer(
         context = context + run.tokens + random_tokens(9, turn)
 
 
-@few
-@samplings
+@few_and_samplings
 def test_restored_among_strangers_says_the_same(
     bench: MakeBench, architecture: Architecture, sampling: Sampling
 ) -> None:
@@ -175,8 +175,7 @@ def test_cancel_while_answering_keeps_what_was_said(
     assert warm.run_alone([*prompt, *said, 5]).cached >= 65 - 16
 
 
-@few
-@samplings
+@few_and_samplings
 def test_resumed_generation_goes_on_out_of_blocks(
     bench: MakeBench, architecture: Architecture, sampling: Sampling
 ) -> None:
@@ -194,24 +193,31 @@ def test_resumed_generation_goes_on_out_of_blocks(
     assert run.tokens + again.tokens == whole
 
 
-@few
+#: Prompts and answers of up to six blocks.
+PROMPTS = [random_tokens(20 + 15 * (n % 4), 70 + n % 5) for n in range(12)]
+
+
+@cache
+def answers(architecture: Architecture) -> list[list[int]]:
+    """Return the answers to ``PROMPTS``, each computed whole and alone."""
+    cold = Bench(architecture, budget_bytes=None)
+    return [cold.run_alone(prompt, 20).tokens for prompt in PROMPTS]
+
+
+@in_turn("architecture, blocks", FEW, {str(blocks): blocks for blocks in (6, 22, 14, 9)})
 def test_small_budget_is_never_exceeded_and_changes_nothing(
-    bench: MakeBench, architecture: Architecture
+    bench: MakeBench, architecture: Architecture, blocks: int
 ) -> None:
-    cold = bench(architecture, budget_bytes=None)
     spec = bench(architecture).reuse._spec
     # The longest sequence fits alone.
     longest_bytes = spec.live_bytes(7 * BLOCK) + spec.checkpoint_bytes
-    prompts = [random_tokens(20 + 15 * (n % 4), 70 + n % 5) for n in range(12)]
-    answers = [cold.run_alone(prompt, 20).tokens for prompt in prompts]
-    for blocks in (6, 9, 14, 22):
-        budget_bytes = max(blocks * spec.stored_bytes(BLOCK), longest_bytes)
-        warm = bench(architecture, budget_bytes=budget_bytes)
-        runs = []
-        for start in range(0, len(prompts), 3):
-            runs += [warm.wait(prompt, 20) for prompt in prompts[start : start + 3]]
-            warm.drain()
-        assert [run.tokens for run in runs] == answers
+    budget_bytes = max(blocks * spec.stored_bytes(BLOCK), longest_bytes)
+    warm = bench(architecture, budget_bytes=budget_bytes)
+    runs: list[Run] = []
+    for start in range(0, len(PROMPTS), 3):
+        runs += [warm.wait(prompt, 20) for prompt in PROMPTS[start : start + 3]]
+        warm.drain()
+    assert [run.tokens for run in runs] == answers(architecture)
 
 
 @few

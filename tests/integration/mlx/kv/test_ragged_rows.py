@@ -9,7 +9,11 @@ import pytest
 from mlx_lm.models import llama
 
 from domain.values import Sampling
-from tests.support.models.families import FURTHER_ARCHITECTURES, every_architecture, network_of
+from tests.support.models.families import (
+    FURTHER_ARCHITECTURES,
+    every_architecture_and,
+    network_of,
+)
 from tests.support.models.kv_sequences import random_tokens
 from tests.support.models.runner_probe import BLOCK, Bench
 from tests.support.models.tiny_architectures import (
@@ -30,22 +34,26 @@ from worker.engine.mlx.rows.ragged_cache import (
 ROW_AFTER_ROW = tuple(
     one for one in FURTHER_ARCHITECTURES if one.name in {"deepseek_v32", "llama4", "afm7"}
 )
-RULES = (Sampling(temperature=0), Sampling(temperature=0.9, top_p=0.95, seed=5))
-LENGTHS = (5, 9 * BLOCK, 9 * BLOCK + 5, 40 * BLOCK)
+RULES = {
+    "greedy": Sampling(temperature=0),
+    "sampled": Sampling(temperature=0.9, top_p=0.95, seed=5),
+}
+LENGTHS = (5, 9 * BLOCK, 9 * BLOCK + 5, 20 * BLOCK)
+#: The first of the rows grows into its second block, and the third one into its eleventh.
+TOKENS = 12
 
 
-@every_architecture
-@pytest.mark.parametrize("sampling", RULES, ids=["greedy", "sampled"])
+@every_architecture_and("sampling", RULES)
 def test_tokens_are_the_same_together_and_alone(
     architecture: Architecture, sampling: Sampling
 ) -> None:
     prompts = [random_tokens(length, length) for length in LENGTHS]
     bench = Bench(architecture, step_tokens=8 * BLOCK)
-    runs = [bench.join(prompt, 24, sampling) for prompt in prompts]
+    runs = [bench.join(prompt, TOKENS, sampling) for prompt in prompts]
     bench.finish()
     cold = Bench(architecture, budget_bytes=None)
     assert [run.tokens for run in runs] == [
-        cold.run_alone(prompt, 24, sampling).tokens for prompt in prompts
+        cold.run_alone(prompt, TOKENS, sampling).tokens for prompt in prompts
     ]
 
 
@@ -116,10 +124,11 @@ def test_network_that_counts_positions_outside_of_attention_computes_rows_one_by
 def _expect_the_tokens_of_each_row_alone(network: Any) -> None:
     bench = Bench(LLAMA, network=network, step_tokens=8 * BLOCK)
     prompts = [random_tokens(length, length) for length in LENGTHS]
-    runs = [bench.join(prompt, 12) for prompt in prompts]
+    runs = [bench.join(prompt, TOKENS) for prompt in prompts]
     bench.finish()
     cold = Bench(LLAMA, network=network, budget_bytes=None)
-    assert [run.tokens for run in runs] == [cold.run_alone(prompt, 12).tokens for prompt in prompts]
+    expected = [cold.run_alone(prompt, TOKENS).tokens for prompt in prompts]
+    assert [run.tokens for run in runs] == expected
 
 
 def _without_cache(options: dict[str, object]) -> dict[str, object]:

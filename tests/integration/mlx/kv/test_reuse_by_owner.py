@@ -8,6 +8,7 @@ import pytest
 
 from domain.kv.owned_tokens import cache_ids, owned, sharing_blocks
 from domain.values import Owner, Sampling
+from tests.support.day_and_night import in_turn
 from tests.support.models.disk_bench import DiskBench
 from tests.support.models.kv_sequences import random_tokens
 from tests.support.models.runner_probe import BLOCK, Bench, MakeBench
@@ -26,8 +27,7 @@ SAMPLED = Sampling(temperature=0.9, top_p=0.95, seed=11)
 FEW = (LLAMA, QWEN3, GEMMA3, GPT_OSS, FALCON_H1)
 
 
-@pytest.mark.parametrize("architecture", FEW, ids=lambda a: a.name)
-@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@in_turn("architecture, sampling", FEW, {"greedy": GREEDY, "sampled": SAMPLED})
 def test_owners_share_no_prefix_and_each_continues_its_own(
     bench: MakeBench, architecture: Architecture, sampling: Sampling
 ) -> None:

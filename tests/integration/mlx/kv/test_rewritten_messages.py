@@ -12,9 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytest
-
 from domain.kv.hashing import common_tokens
+from tests.support.day_and_night import in_turn
 from tests.support.models.disk_bench import WAIT_S, DiskBench
 from tests.support.models.kv_sequences import random_tokens
 from tests.support.models.runner_probe import BLOCK, Bench, Run
@@ -40,9 +39,7 @@ SHARED_MIN = 0.95
 #: Bytes on the disk, in parts of what the contexts take in memory, at most.
 STORED_MAX = 1.5
 
-architectures = pytest.mark.parametrize(
-    "architecture", [LLAMA, GEMMA3, GPT_OSS, FALCON_H1], ids=lambda each: each.name
-)
+ARCHITECTURES = (LLAMA, GEMMA3, FALCON_H1, GPT_OSS)
 
 
 @dataclass
@@ -141,22 +138,16 @@ def stored_share(bench: DiskBench, agents: list[Agent]) -> float:
     return bench.tier.stats().size_bytes / live
 
 
-@architectures
-@pytest.mark.parametrize(
-    ("turn", "stored_max"),
-    [
-        pytest.param(remind, STORED_MAX, id="reminder"),
-        pytest.param(replay, STORED_MAX, id="near the end"),
-        # The blocks of replaced messages stay until the disk is full.
-        pytest.param(replace_last, 3.0, id="replaced"),
-    ],
+@in_turn(
+    "architecture, turn",
+    ARCHITECTURES,
+    {"replaced": replace_last, "reminder": remind, "near the end": replay},
 )
 def test_shared_tokens_are_not_computed_again(
-    architecture: Architecture,
-    turn: Callable[[Agent, DiskBench], None],
-    stored_max: float,
-    tmp_path: Path,
+    architecture: Architecture, turn: Callable[[Agent, DiskBench], None], tmp_path: Path
 ) -> None:
+    # The blocks of replaced messages stay until the disk is full.
+    stored_max = 3.0 if turn is replace_last else STORED_MAX
     agents = [Agent(number) for number in range(AGENTS)]
     bench = started(architecture, tmp_path)
     for _ in range(TURNS):
@@ -167,8 +158,7 @@ def test_shared_tokens_are_not_computed_again(
     bench.close()
 
 
-@architectures
-@pytest.mark.parametrize("turn", [remind, replay], ids=["reminder", "near the end"])
+@in_turn("architecture, turn", ARCHITECTURES, {"reminder": remind, "near the end": replay})
 def test_a_kill_between_two_turns_changes_nothing(
     architecture: Architecture, turn: Callable[[Agent, DiskBench], None], tmp_path: Path
 ) -> None:

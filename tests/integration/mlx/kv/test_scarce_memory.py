@@ -7,14 +7,16 @@ unlimited budget.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from tests.support.day_and_night import in_turn
 from tests.support.models.disk_bench import DiskBench
-from tests.support.models.families import NIGHTLY_ARCHITECTURES
+from tests.support.models.families import AT_NIGHT
 from tests.support.models.kv_sequences import random_tokens
 from tests.support.models.runner_probe import BLOCK, STEPS_MAX, Bench, Run
 from tests.support.models.tiny_architectures import (
@@ -26,7 +28,7 @@ from tests.support.models.tiny_architectures import (
     Architecture,
 )
 
-TURNS = 4
+TURNS = 3
 AGENTS = 3
 #: Prompt tokens computed in a step.
 STEP_TOKENS = 4 * BLOCK
@@ -35,13 +37,16 @@ SYSTEM = random_tokens(6 * BLOCK + 5, 1)
 #: Part of its known tokens from which a turn starts, at least.
 KNOWN_SHARE_MIN = 0.98
 
-architectures = pytest.mark.parametrize(
-    "architecture",
-    [LLAMA, GEMMA3, GPT_OSS, FALCON_H1, QWEN3_8_BITS, *NIGHTLY_ARCHITECTURES],
-    ids=lambda each: each.name,
-)
-#: Budgets: one context and a margin, most of all contexts, and more than enough.
-budgets = pytest.mark.parametrize("budget", ["1.05 of one", "1.35 of one", "0.8 of all", "all"])
+#: One context and a margin, most of all contexts, and more than enough.
+BUDGETS = ("1.05 of one", "all", "1.35 of one", "0.8 of all")
+ROTATION_BUDGETS = ("0.8 of all", "1.05 of one")
+
+
+def architectures_and(budgets: Sequence[str]) -> pytest.MarkDecorator:
+    """Return the cases: by day each architecture with one budget."""
+    few = (LLAMA, GEMMA3, GPT_OSS, FALCON_H1, QWEN3_8_BITS)
+    columns = {budget: budget for budget in budgets}
+    return in_turn("architecture, budget", few, columns, at_night=AT_NIGHT)
 
 
 @dataclass
@@ -135,8 +140,7 @@ def assert_continued(architecture: Architecture, agents: list[Agent]) -> None:
         assert min(agent.shares) >= KNOWN_SHARE_MIN, (agent.number, agent.shares)
 
 
-@architectures
-@pytest.mark.parametrize("budget", ["1.05 of one", "0.8 of all"])
+@architectures_and(ROTATION_BUDGETS)
 def test_turns_in_rotation_start_from_what_they_know(
     architecture: Architecture, budget: str, tmp_path: Path
 ) -> None:
@@ -150,8 +154,7 @@ def test_turns_in_rotation_start_from_what_they_know(
     bench.close()
 
 
-@architectures
-@budgets
+@architectures_and(BUDGETS)
 def test_turns_at_once_start_from_what_they_know(
     architecture: Architecture, budget: str, tmp_path: Path
 ) -> None:

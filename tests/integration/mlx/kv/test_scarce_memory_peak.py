@@ -13,6 +13,7 @@ import pytest
 from mlx_lm.models import falcon_h1, gemma3_text
 
 from tests.integration.mlx.kv.test_scarce_memory import STEP_TOKENS, TURNS, Agent
+from tests.support.day_and_night import in_turn
 from tests.support.models.disk_bench import DiskBench
 from tests.support.models.runner_probe import STEPS_MAX
 from tests.support.models.tiny_architectures import LLAMA, VOCABULARY, random_network
@@ -53,7 +54,7 @@ _STATES = random_network(
         "mamba_chunk_size": 16,
     },
 )
-networks = pytest.mark.parametrize("network", [_WINDOWS, _STATES], ids=["windows", "states"])
+NETWORKS = {"windows": _WINDOWS, "states": _STATES}
 
 
 @pytest.fixture(autouse=True)
@@ -127,17 +128,17 @@ class Measured:
         return peak
 
 
-@networks
-@pytest.mark.parametrize("at_once", [False, True], ids=["in turn", "at once"])
+@in_turn("network, at_once", list(NETWORKS), {"at once": True, "in turn": False})
 def test_memory_stays_within_the_budget_and_one_step(
-    network: Any,
+    network: str,
     at_once: bool,  # noqa: FBT001 - a parameter of the test
     tmp_path: Path,
 ) -> None:
-    free = Measured(network, tmp_path / "free", 1 << 30)
+    weights = NETWORKS[network]
+    free = Measured(weights, tmp_path / "free", 1 << 30)
     free.run(at_once=at_once)
     budget_bytes = free.used * 6 // 10
-    scarce = Measured(network, tmp_path / "scarce", budget_bytes)
+    scarce = Measured(weights, tmp_path / "scarce", budget_bytes)
     scarce.run(at_once=at_once)
     assert scarce.used <= budget_bytes
     # Threads free the buffers of a step: its size varies.
