@@ -6,7 +6,7 @@ mlx-lm's own loop is the reference: one sequence, a plain cache, the same networ
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 
@@ -22,9 +22,7 @@ from tests.support.models.runner_probe import make_drafts_free
 from worker.engine.mlx.model.loader import LoadedWeights
 
 #: Of those whose answers are kept: rows of one batch, which one of them leaves early.
-PROMPTS_BY_DAY = 4
-#: Without drafts: each is a pass for one row, and with others once more.
-PLAIN_TOKENS_BY_DAY = 16
+PROMPTS_BY_DAY = 6
 
 _log = logging.getLogger(__name__)
 
@@ -35,24 +33,15 @@ class Task:
 
     Attributes:
         length: Most tokens of an answer.
-        plain_length: Most of one without speculation.
     """
 
     weights: LoadedWeights
     length: int
-    plain_length: int
     answered: list[Answered]
 
     @property
     def prompts(self) -> list[tuple[int, ...]]:
         return [one.prompt for one in self.answered]
-
-    def plain(self) -> Task:
-        """Return the task of an engine without speculation."""
-        shorter = [
-            replace(one, answer=one.answer.first(self.plain_length)) for one in self.answered
-        ]
-        return replace(self, length=self.plain_length, answered=shorter)
 
     def check(self, answers: list[Outcome]) -> None:
         """Every token equals that of mlx-lm."""
@@ -63,15 +52,12 @@ class Task:
 
 @pytest.fixture(
     scope="module",
-    params=[
-        (PROMPTS_BY_DAY, TOKENS, PLAIN_TOKENS_BY_DAY),
-        pytest.param((50, 64, 64), marks=pytest.mark.nightly),
-    ],
+    params=[(PROMPTS_BY_DAY, TOKENS), pytest.param((50, 64), marks=pytest.mark.nightly)],
     ids=lambda size: f"{size[0]} prompts of {size[1]} tokens",
 )
 def task(request: pytest.FixtureRequest, smollm2: LoadedWeights, kept: KeptAnswers) -> Task:
-    count, length, plain_length = request.param
-    return Task(smollm2, length, plain_length, kept.of(smollm2, prompt_texts(count), length))
+    count, length = request.param
+    return Task(smollm2, length, kept.of(smollm2, prompt_texts(count), length))
 
 
 @pytest.mark.nightly
@@ -83,7 +69,6 @@ def test_kept_answers_are_those_of_mlx_lm(smollm2: LoadedWeights, kept: KeptAnsw
 
 
 def test_answers_alone_and_then_together_equal_those_of_mlx_lm(task: Task) -> None:
-    task = task.plain()
     with real_engine(task.weights) as engine:
         task.check(engine.alone(task.prompts, task.length))
         assert max(engine.rows) == 1
