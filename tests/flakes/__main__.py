@@ -32,7 +32,6 @@ PAGE: Final = ROOT / "docs" / "quality.md"
 REPORTS: Final = ROOT / "build" / "flakes"
 #: Files with tests that failed now and then, and rounds of these and of files that fail here.
 SUSPECTS: Final = (
-    "tests/e2e/faults/test_device_failure.py",
     "tests/e2e/faults/test_stuck_step.py",
     "tests/e2e/faults/test_swaps.py",
     "tests/integration/event_log/test_sweep_process.py",

@@ -168,8 +168,8 @@ def assert_begins_with(first: dict[str, Any], later: dict[str, Any]) -> None:
     "part",
     [
         pytest.param(SCRIPTED_WORKER, marks=pytest.mark.nightly),
-        pytest.param("api", marks=pytest.mark.nightly),
-        "service",
+        "api",
+        pytest.param("service", marks=pytest.mark.nightly),
     ],
 )
 def test_what_is_killed_in_the_middle_of_an_answer_is_not_missed(

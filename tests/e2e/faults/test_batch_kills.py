@@ -22,11 +22,11 @@ from tests.support.polling import scaled, wait_until
 from tests.support.processes.planted_constants import with_constants
 from tests.support.processes.service import Service
 
-LINES = 40
+LINES = 24
 #: Each kill comes after this many results.
-KILLS = ((Fault.WORKER, 13), (Fault.API, 26))
+KILLS = ((Fault.WORKER, 6), (Fault.API, 12))
 REQUESTS = [
-    RequestSpec(prompt=question, max_tokens=12, temperature=0, seed=0)
+    RequestSpec(prompt=question, max_tokens=8, temperature=0, seed=0)
     for question in ("What is the capital of France?", "Tell me a story.", "Say hello.")
 ]
 CHAT: Any = {
@@ -73,7 +73,7 @@ def test_batch_survives_kills_of_worker_and_api_with_each_result_once(
     # A small window: the api dies with lines that are no jobs yet.
     env = environment(make_exact_model(tmp_path / "model"))
     env["SEMANTIC_JOBS__WORKER_STANDBY"] = "false"
-    small = {"domain.batch.driver.LINES_WAITING_MAX": 8}
+    small = {"domain.batch.driver.LINES_WAITING_MAX": 6}
     service = own_service(**with_constants(env, small))
     lines = tuple(REQUESTS[number % len(REQUESTS)] for number in range(LINES))
 

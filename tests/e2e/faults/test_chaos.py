@@ -19,13 +19,14 @@ from tests.support.processes.service import Service
 
 pytestmark = pytest.mark.timeout(scaled(1200))
 
-SEED = 3
+#: Determines which two faults come beside the kills: a swap and a freeze.
+SEED = 6
 
 
 def test_every_promise_is_kept_while_everything_is_killed(
     own_service: Callable[..., Service], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    plan = make_plan(possible_faults(), kills=5, others=4, seed=SEED)
+    plan = make_plan(possible_faults(), kills=5, others=2, seed=SEED)
     with hook_receiver(SEED) as hook:
         model = make_exact_model(tmp_path / "model")
         service = own_service(**mixed_environment(model, hook))

@@ -128,7 +128,7 @@ def _killed_amid(
     pytest.fail(f"each of {KILLS_MAX} answers was over when the worker was killed")
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("sampling", ["greedy", pytest.param("sampled", marks=pytest.mark.nightly)])
 def test_standby_continues_the_same_stream_of_a_killed_worker(
     crashing: Service, http: httpx.Client, undisturbed: dict[str, str], sampling: str
 ) -> None:

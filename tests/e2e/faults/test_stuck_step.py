@@ -1,7 +1,11 @@
-"""A step does not return: the worker is replaced, the log names the step, and the jobs go on."""
+"""A step does not return or its device fails: the worker is replaced, and the jobs go on.
+
+The log names the step that did not return.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -17,6 +21,7 @@ from tests.support.processes.planted_fault import PlantedFault
 from tests.support.processes.service import Service
 
 TOKENS = 1200
+DEVICE_TOKENS = 200
 PLACES = 2
 #: Steps before the one that hangs: enough for some items of each job, too few for an end.
 STEPS = 60
@@ -96,10 +101,41 @@ def test_step_that_does_not_return_is_a_pause_of_its_streams(
     assert f'"returncode": {returncode}' in hanging.log()
 
 
-def _submit(http: httpx.Client, number: int) -> str:
+def test_failed_device_is_a_pause_of_the_same_stream(hanging: Service, fault: PlantedFault) -> None:
+    worker, ends_before = hanging.part("worker"), len(_ends(hanging))
+    with httpx.Client(base_url=hanging.base_url, timeout=scaled(WAIT_S)) as http:
+        with JobReader(hanging.base_url, _submit(http, 0, tokens=DEVICE_TOKENS)) as reader:
+            whole = reader.whole()
+        job_id = _submit(http, 0, tokens=DEVICE_TOKENS)
+        with JobReader(hanging.base_url, job_id) as reader:
+            with fault.gate(rows=1, steps=STEPS):
+                reader.wait_for(ITEMS)
+                fault.trigger("device")
+            assert reader.whole() == whole
+            assert reader.attempts == {1, 2}
+        job = _events(http, job_id)
+    assert not worker.is_running()
+    assert [event["type"] for event in job] == [
+        "JobSubmitted",
+        "AttemptStarted",
+        "AttemptFailed",
+        "AttemptStarted",
+        "JobCompleted",
+    ]
+    assert job[2]["data"]["error"] == "device_failed"
+    (end,) = _ends(hanging)[ends_before:]
+    assert (end["returncode"], end["pause_s"]) == (int(ExitCode.DEVICE_FAILED), 0.0)
+
+
+def _ends(service: Service) -> list[dict[str, Any]]:
+    lines = service.log_file.read_text(errors="replace").splitlines()
+    return [json.loads(line) for line in lines if "ended, starting it again" in line]
+
+
+def _submit(http: httpx.Client, number: int, *, tokens: int = TOKENS) -> str:
     body = {
         "model": "claude-any",
-        "max_tokens": TOKENS,
+        "max_tokens": tokens,
         "temperature": 0,
         "messages": [{"role": "user", "content": f"Tell me story {number}."}],
     }

@@ -122,14 +122,10 @@ def _cli(service: Service, *words: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def test_batch_size_changes_under_load_and_survives_the_worker(
-    http: httpx.Client, running: Service
-) -> None:
+def test_batch_size_changes_under_load(http: httpx.Client) -> None:
     _tune(http, max_batch_size=1)
     jobs = [_submit(http, f"{number} endless") for number in range(3)]
     _wait_for(http, jobs, running=1, place=2)
-    running.kill_part("worker.main")
-    wait_until(lambda: [one["values"] for one in _engine(http)["workers"]] == [VALUES | ONE])
     _tune(http, max_batch_size=6)
     _wait_for(http, jobs, running=3, place=0)
     jobs += [_submit(http, f"{number} endless") for number in range(3, 6)]
@@ -155,9 +151,10 @@ def test_batch_window_holds_requests_that_come_together(http: httpx.Client) -> N
     assert stored[-1]["data"]["batch_window_ms"] == 1000
 
 
-def test_pause_lets_running_jobs_go_on_and_survives_the_worker(
+def test_pause_lets_running_jobs_go_on_and_survives_the_worker_as_values_do(
     http: httpx.Client, running: Service
 ) -> None:
+    _tune(http, max_batch_size=1)
     before = _submit(http, "endless")
     _wait_for(http, [before], running=1, place=0)
     code, _ = _cli(running, "engine", "--pause", "--reason", "a copy of the disk")
@@ -168,6 +165,8 @@ def test_pause_lets_running_jobs_go_on_and_survives_the_worker(
     running.kill_part("worker.main")
     running.wait_ready()
     _wait_admission(http, "paused")
+    assert [one["values"] for one in _engine(http)["workers"]] == [VALUES | ONE]
+    _tune(http, max_batch_size=2)
     # It has begun, so it goes on although its worker has died.
     wait_until(lambda: _job(http, before)["attempt"] == 2)
     assert _job(http, waiting)["status"] == "queued"

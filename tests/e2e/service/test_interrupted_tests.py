@@ -90,7 +90,10 @@ def _none_runs(processes: list[psutil.Process]) -> None:
     wait_until(lambda: not any(map(_runs, processes)))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly), signal.SIGKILL],
+)
 def test_a_signal_to_the_tests_ends_all_that_they_started(
     tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -1,22 +1,28 @@
-"""The running service conforms to its OpenAPI document, checked by schemathesis."""
+"""A running service conforms to its OpenAPI document, and bad bodies leave nothing behind.
+
+The document is checked by schemathesis; the bodies are a slice of the corpus of ``bench.fuzz``.
+"""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from api.http.operation import Place
 from api.operations import OPERATIONS
+from bench.fuzz.__main__ import GROWTH_MAX, WORKER_GROWTH_MAX, Run
 from tests.support.polling import scaled
 from tests.support.processes.service import Service
 
 pytestmark = pytest.mark.timeout(scaled(1800))
 
+BODIES = 300
+CONNECTIONS = 100
 #: Operations that refuse a valid body with 400 for a reason that no schema can express.
 REFUSALS = {
     "createMessage": "a tool that must be called must be among the tools",
@@ -83,29 +89,49 @@ def _config() -> str:
     return "\n".join(parts)
 
 
+@pytest.fixture(scope="module")
+def terse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service whose answers are short unless a request says how long."""
+    running = Service(
+        tmp_path_factory.mktemp("terse") / "data",
+        env={
+            "SEMANTIC_JOBS__MAX_TOKENS_DEFAULT": "2",
+            "SEMANTIC_WEBHOOKS__FROM_REQUESTS": "false",
+            # Many requests allow a million tokens, and not every answer to noise ends by itself.
+            "SEMANTIC_MODEL__CONTEXT_LENGTH": "4096",
+            # Few random names are those of models.
+            "SEMANTIC_MODELS__FOLLOW": '["*"]',
+            # No download begins, wherever the test runs.
+            "HF_ENDPOINT": "http://127.0.0.1:9",
+        },
+    ).start()
+    yield running
+    assert running.stop() == 0, running.log()
+
+
+def test_bad_bodies_get_typed_answers_and_leave_nothing_behind(terse: Service) -> None:
+    run = Run(terse, seed=11, bodies=BODIES, connections=CONNECTIONS)
+    grown_bytes = run.send_all(clients=4)
+    assert run.faults == []
+    assert sum(run.statuses.values()) == BODIES + CONNECTIONS
+    assert run.statuses["400"] > BODIES // 4
+    assert grown_bytes["api"] < GROWTH_MAX
+    assert grown_bytes["worker"] < WORKER_GROWTH_MAX
+
+
 def test_schemathesis_finds_no_failure(
-    own_service: Callable[..., Service], tmp_path: Path, pytestconfig: pytest.Config
+    terse: Service, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
     is_nightly = pytestconfig.getoption("--nightly")
     examples = 25 if is_nightly else 2
     # The enumeration of every bound takes longer than the rest, and finds the same each time.
     phases = "examples,coverage,fuzzing,stateful" if is_nightly else "examples,fuzzing,stateful"
     (tmp_path / "schemathesis.toml").write_text(_config())
-    service = own_service(
-        SEMANTIC_JOBS__MAX_TOKENS_DEFAULT="8",
-        SEMANTIC_WEBHOOKS__FROM_REQUESTS="false",
-        # Many requests allow a million tokens, and not every answer to noise ends by itself.
-        SEMANTIC_MODEL__CONTEXT_LENGTH="4096",
-        # Few random names are those of models.
-        SEMANTIC_MODELS__FOLLOW='["*"]',
-        # No download begins, wherever the test runs.
-        HF_ENDPOINT="http://127.0.0.1:9",
-    )
     done = subprocess.run(
         [
             str(Path(sys.executable).with_name("schemathesis")),
             "run",
-            f"{service.base_url}/openapi.json",
+            f"{terse.base_url}/openapi.json",
             f"--max-examples={examples}",
             f"--phases={phases}",
             "--seed=1",
@@ -119,4 +145,3 @@ def test_schemathesis_finds_no_failure(
         timeout=scaled(1700),
     )
     assert done.returncode == 0, done.stdout[-8000:]
-    assert service.stop() == 0
