@@ -14,7 +14,7 @@ from typing import Any, Final
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from huggingface_hub import constants, get_token
+from huggingface_hub import constants
 
 from domain.model.registry import ModelEntry, ModelFiles, ModelKind
 from ops.settings.models import DEMO_MODEL
@@ -120,6 +120,8 @@ def ask_hub(path: str) -> bytes:
         HTTPError: The hub refuses.
         OSError: It does not answer; or ``HTTPException``.
     """
+    from huggingface_hub import get_token  # noqa: PLC0415 - 0.1 s of imports; few ask the hub
+
     token = get_token()
     headers = {"authorization": f"Bearer {token}"} if token else {}
     request = Request(f"{constants.ENDPOINT}/api/models{path}", headers=headers)  # noqa: S310 - of the operator

@@ -7,6 +7,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,15 +19,12 @@ from ops.data_dir.free_space import floor_of
 from ops.data_dir.log_files import FILE_BYTES, LogFiles
 from ops.data_dir.permissions import tighten
 from ops.exit_codes import ExitCode, after_failed_start
-from ops.log.database import is_sqlite
-from ops.log.migrate import upgrade
-from ops.log.sqlite_driver import sqlite_version
+from ops.liveness.child import resting_collector
 from ops.models.backend import missing_backend
 from ops.models.hub_cache import why_not_found
 from ops.models.registry import choice_environment, first_model
-from ops.observe.logs import add_json_lines, configure_logging, console_lines
+from ops.observe.logs import Logger, add_json_lines, configure_logging, console_lines
 from ops.settings.settings import Settings
-from ops.supervisor.checkpoint_signer import CheckpointSigner
 from ops.supervisor.machine import LOG_NAME, log_dir_of
 from ops.supervisor.output import (
     BoundedFile,
@@ -136,16 +134,15 @@ def _run(
         version=installed_version(),
         page=record.base_url,
         data_dir=settings.data_dir,
-        log_url=without_password(settings.log_url),
-        database=f"SQLite {sqlite_version()}" if is_sqlite(settings.log_url) else "PostgreSQL",
     )
+    stack = ExitStack()
 
     async def main() -> ExitCode:
         supervisor = Supervisor(
             with_json_logs(settings),
             parts,
             record=record,
-            prepare=lambda: upgrade(settings.log_url),
+            prepare=lambda: _open_log(stack, settings, banner, logger),
             banner=banner,
             logger=logger,
             output=output,
@@ -154,11 +151,28 @@ def _run(
         return await supervisor.run()
 
     try:
-        with CheckpointSigner(settings, logger):
+        with stack:
             return asyncio.run(main())
     finally:
         output.close()
         banner.stopped()
+
+
+def _open_log(stack: ExitStack, settings: Settings, banner: StartupBanner, logger: Logger) -> None:
+    """Sign the head of the log, now and until ``stack`` is closed, and upgrade its tables.
+
+    The parts, which import longer than this process does, have started before.
+    """
+    with resting_collector():
+        from ops.log.database import is_sqlite  # noqa: PLC0415 - after the start of the parts
+        from ops.log.migrate import upgrade  # noqa: PLC0415 - the same
+        from ops.log.sqlite_driver import sqlite_version  # noqa: PLC0415 - the same
+        from ops.supervisor.checkpoint_signer import CheckpointSigner  # noqa: PLC0415 - the same
+
+    database = f"SQLite {sqlite_version()}" if is_sqlite(settings.log_url) else "PostgreSQL"
+    banner.log(without_password(settings.log_url), database)
+    stack.enter_context(CheckpointSigner(settings, logger))
+    upgrade(settings.log_url)
 
 
 def _output(settings: Settings) -> PartOutput:

@@ -30,14 +30,15 @@ class StartupBanner:
     def __init__(self, console: Console) -> None:
         self._console = console
 
-    def begin(
-        self, *, version: str, page: str, data_dir: Path, log_url: str, database: str
-    ) -> None:
-        """Print version, the page's address, data directory and log."""
+    def begin(self, *, version: str, page: str, data_dir: Path) -> None:
+        """Print version, the page's address and the data directory."""
         self._print(f"[bold]semantic[/] {escape(visible_line(version))}", highlight=False)
         self._row("page", page)
         self._row("data", str(data_dir))
-        self._row("log", f"{log_url} · {database}")
+
+    def log(self, url: str, database: str) -> None:
+        """Print where the log is."""
+        self._row("log", f"{url} · {database}")
 
     def taking_over(self) -> None:
         """Print that the parts of a killed service run until those of this one can start."""

@@ -75,7 +75,7 @@ class Supervisor:
     Args:
         settings: The effective settings, with the real port.
         record: The first record for ``semantic status``; its parts are those of a killed service.
-        prepare: Upgrades the tables of the event log; called in a thread.
+        prepare: Opens the event log, which needs its library; called in a thread.
         extra_environment: Further variables for every part.
     """
 

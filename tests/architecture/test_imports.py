@@ -43,7 +43,7 @@ PURE = {
 }
 STARTS = {
     "import api.framework.composition": HEAVY,
-    "import ops.supervisor.serve": HEAVY | {"dramatiq", "redis"},
+    "import ops.supervisor.serve": HEAVY | {"dramatiq", "redis", "sqlalchemy"},
     "import ops.broker.__main__": HEAVY | {"dramatiq", "httpx", "redis", "sqlalchemy"},
     "from worker.main import preload; preload()": HEAVY - OF_A_MODEL,
 }

@@ -56,9 +56,8 @@ def test_json_keeps_its_meaning(value: dict[str, str]) -> None:
 def _banner() -> str:
     output = io.StringIO()
     banner = StartupBanner(Console(file=output))
-    banner.begin(
-        version=HOSTILE, page="p", data_dir=Path(HOSTILE), log_url=HOSTILE, database=HOSTILE
-    )
+    banner.begin(version=HOSTILE, page="p", data_dir=Path(HOSTILE))
+    banner.log(HOSTILE, HOSTILE)
     banner.broker(HOSTILE, 1, HOSTILE)
     banner.not_ready_yet(HOSTILE, 1)
     return output.getvalue()

@@ -72,9 +72,8 @@ def test_narrow_pipe_wraps_no_line() -> None:
         version="1",
         page=_URL,
         data_dir=Path("/some/[bold]rather/long/directory"),
-        log_url="sqlite:////x",
-        database="SQLite 3",
     )
+    banner.log("sqlite:////x", "SQLite 3")
     banner.ready(_URL, ServedModel("m", 4096), 1.0)
     shown = out.getvalue()
     assert "/some/[bold]rather/long/directory" in shown
@@ -90,7 +89,7 @@ def test_block_begins_with_the_page_and_has_one_name_for_the_model(
     monkeypatch.setattr("sys.argv", [str(Path.cwd() / ".venv/bin/semantic"), "serve"])
     out = io.StringIO()
     banner = StartupBanner(Console(file=out, width=20))
-    banner.begin(version="1", page=_URL, data_dir=Path("/d"), log_url="l", database="SQLite 3")
+    banner.begin(version="1", page=_URL, data_dir=Path("/d"))
     banner.ready(_URL, ServedModel("org/model", 4096, follow=("claude-*",)), 1.0)
     lines = out.getvalue().splitlines()
     assert lines[1] == f"  page    {_URL}"
