@@ -1,4 +1,4 @@
-"""How many examples of Hypothesis a costly test takes."""
+"""The size of a costly test: of its examples, or of what it counts."""
 
 from __future__ import annotations
 
