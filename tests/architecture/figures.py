@@ -86,8 +86,17 @@ def figures() -> Figures:
 
 def statements_of(text: str) -> int:
     """Return the number of statements of a module; a docstring is none."""
-    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.stmt)]
+    nodes = statements_in(ast.parse(text))
     return sum(not (isinstance(node, ast.Expr) and _is_text(node.value)) for node in nodes)
+
+
+def statements_in(tree: ast.AST) -> Iterator[ast.stmt]:
+    """Yield all statements of a tree, without a look into expressions: they have none."""
+    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for node in getattr(tree, name, ()):
+            if isinstance(node, ast.stmt):
+                yield node
+            yield from statements_in(node)
 
 
 def _is_text(value: ast.expr) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ FOLDERS = ("api", "worker", "domain", "ops", "migrations")
 SHARED: dict[str, str] = {}
 
 
+@cache
 def public_classes(folder: str) -> dict[str, list[str]]:
     """Return the files that define each public class of a top-level folder."""
     places: dict[str, list[str]] = defaultdict(list)

@@ -31,7 +31,8 @@ from tests.support.builders.job_events import draft, submitted
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import FakeClock, SequentialIds
 
-LIVES = 200
+#: By day, and at night.
+LIVES = (60, 200)
 STEPS = 150
 #: Rounds without crashes after which every event is settled: each may need all its deliveries.
 ROUNDS_MAX = 400
@@ -128,13 +129,14 @@ class Life:
                 assert behind <= self._dealt | parked, "acknowledged and never dealt with"
 
 
-def _live() -> None:
-    for seed in range(LIVES):
+def _live(lives: int) -> None:
+    for seed in range(lives):
         Life(seed).run()
 
 
-def test_what_is_acknowledged_was_dealt_with_or_is_parked() -> None:
-    _live()
+@pytest.mark.parametrize("lives", [LIVES[0], pytest.param(LIVES[1], marks=pytest.mark.nightly)])
+def test_what_is_acknowledged_was_dealt_with_or_is_parked(lives: int) -> None:
+    _live(lives)
 
 
 def _deliveries_are_not_counted() -> AbstractContextManager[Any]:
@@ -163,4 +165,4 @@ def _parking_skips_what_was_delivered() -> AbstractContextManager[Any]:
 )
 def test_a_planted_bug_is_found(plant: Callable[[], AbstractContextManager[Any]]) -> None:
     with plant(), pytest.raises(AssertionError):
-        _live()
+        _live(LIVES[0])

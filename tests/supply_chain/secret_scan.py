@@ -34,6 +34,20 @@ FORMATS: Final = {
     "JSON Web Token": r"\beyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}",
     "URL with a password": r"\b[a-z][a-z0-9+]*://[^\s/:@'\"{}<>]+:[^\s/:@'\"{}<>]{8,}@[\w.-]+",
 }
+#: One of these stands in every value of a format: a search for a word is faster than for a pattern.
+_MARKS: Final = {
+    "private key": ("-----BEGIN ",),
+    "AWS key id": ("AKIA", "ASIA"),
+    "GitHub token": (*(f"gh{kind}_" for kind in "opsur"), "github_pat_"),
+    "Slack token": tuple(f"xox{kind}-" for kind in "abeoprs"),
+    "Anthropic key": ("sk-ant-",),
+    "OpenAI key": ("sk-",),
+    "Hugging Face token": ("hf_",),
+    "Google key": ("AIza",),
+    "webhook secret": ("whsec_",),
+    "JSON Web Token": ("eyJ",),
+    "URL with a password": ("://",),
+}
 _ASSIGNED: Final = re.compile(
     r"(?i)(?:api_?key|secret|token|passw(?:or)?d|credential)s?\w*[\"']?\s*[:=]\s*[\"']"
     r"([A-Za-z0-9+/=_-]{20,})[\"']"
@@ -65,6 +79,8 @@ class Finding:
 def scan_text(path: str, text: str) -> Iterator[Finding]:
     """Yield the possible secrets in a text."""
     for what, pattern in FORMATS.items():
+        if not any(mark in text for mark in _MARKS[what]):
+            continue
         for match in re.finditer(pattern, text):
             yield _finding(path, text, what, match)
     for match in _ASSIGNED.finditer(text):

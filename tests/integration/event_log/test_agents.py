@@ -30,6 +30,7 @@ from ops.log.sql_event_log import open_log
 from tests.support.builders.job_events import completed, draft, started, submitted, worker_event
 from tests.support.builders.job_histories import histories
 from tests.support.builders.log_files import new_log
+from tests.support.examples import by_day
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import FakeClock
 
@@ -48,7 +49,7 @@ def rows(agents: FoldedAgents) -> bytes:
     return canonical_json([row_of(agent, agents.latest_jobs(agent.id)) for agent in found])
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=by_day(5, night=10), deadline=None)
 @given(
     st.lists(histories(), min_size=1, max_size=4),
     st.lists(cache_lives, min_size=2, max_size=2),

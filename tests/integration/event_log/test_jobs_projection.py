@@ -24,6 +24,7 @@ from ops.log.sql_event_log import SqlEventLog, open_log
 from tests.support.builders.job_events import completed, draft, started, submitted, worker_event
 from tests.support.builders.job_histories import histories
 from tests.support.builders.log_files import fill, new_log, raw_connection
+from tests.support.examples import by_day
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def _rows(url: str) -> list[Any]:
         return list(raw.execute("SELECT * FROM jobs ORDER BY accepted_position"))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=by_day(10, night=25), deadline=None)
 @given(st.lists(histories(), max_size=5), st.randoms(use_true_random=False))
 def test_live_rebuilt_and_folded_jobs_are_the_same(
     lives: list[tuple[JobEvent, ...]], order: Any

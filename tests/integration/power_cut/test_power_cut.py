@@ -46,7 +46,7 @@ def test_the_recorder_has_seen_every_write(recording: Recording) -> None:
 
 
 def test_every_promise_is_kept(recording: Recording, tmp_path: Path) -> None:
-    assert broken(recording, tmp_path, cuts=10) == []
+    assert broken(recording, tmp_path, cuts=5) == []
 
 
 def test_a_drive_that_ignores_syncs_is_found_out(recording: Recording, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from domain.job.ports import ItemSink
 from domain.ports import Clock
 from domain.values import ModelCard, WaitingFor
 from ops.clock import SystemClock
-from tests.support.polling import scaled
+from tests.support.polling import pause, scaled
 from worker.engine.engine import BatchEngine
 from worker.engine.output.channel_parser import ChannelFormat
 from worker.engine.output.output_parser import ThinkTags
@@ -34,6 +34,7 @@ DEFAULT_ANSWER = "Hello from the script."
 #: The only message that the scripted chat template refuses.
 REFUSED = "<refused>"
 _END = 0x11_0000
+_HELD_STEP_S = 0.002
 
 
 class _Characters:
@@ -55,6 +56,7 @@ class ScriptedRunner:
     Attributes:
         answers: Answer by last message.
         gate: While cleared, every step waits.
+        is_held: Every step ends without a token.
         channel_format: How the scripted model frames its messages, if it does.
         burst: Tokens of each sequence in a step, as far as its answer goes.
         step_error: Raised by the next step, once.
@@ -71,6 +73,7 @@ class ScriptedRunner:
         self.channel_format: ChannelFormat | None = None
         self.gate = threading.Event()
         self.gate.set()
+        self.is_held = False
         self.burst = 1
         self.step_error: BaseException | None = None
         self.fault: Exception | None = None
@@ -142,6 +145,9 @@ class ScriptedRunner:
         return False
 
     def step(self) -> StepResult:
+        if self.is_held:
+            pause(_HELD_STEP_S, reason="a step takes time")
+            return StepResult([])
         assert self.gate.wait(scaled(60)), "the test never opened the gate"
         if self.step_error is not None:
             error, self.step_error = self.step_error, None
@@ -242,11 +248,19 @@ class FakeEngine(BatchEngine):
         self.start()
 
     def pause(self) -> None:
-        """Produce no further token until ``resume``."""
+        """Produce no further token until ``resume``: a step does not return, so none is stopped."""
         self.runner.gate.clear()
+
+    def hold(self) -> None:
+        """Produce no further token until ``resume``; between two steps a generation can be stopped.
+
+        With ``pause`` a cancellation waits for ``resume``, and the answer may end before it.
+        """
+        self.runner.is_held = True
 
     def resume(self) -> None:
         """Go on."""
+        self.runner.is_held = False
         self.runner.gate.set()
 
     def __enter__(self) -> Self:

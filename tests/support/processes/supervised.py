@@ -6,13 +6,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from tests.support.polling import wait_until
+from tests.support.processes.prepared_supervisors import ForkedProcess, PreparedSupervisors
 
 DEADLINE_S = 240.0
 _ROOT = Path(__file__).parents[3]
@@ -33,15 +34,16 @@ def runs(pid: int) -> bool:
 class Stage:
     """A directory in which one supervisor after the other may run."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, prepared: PreparedSupervisors) -> None:
         self.directory = directory
         self.data_dir = directory / "data"
-        self.started: list[subprocess.Popen[str]] = []
+        self.started: list[subprocess.Popen[str] | ForkedProcess] = []
+        self._prepared = prepared
         self.seen: set[int] = set()
 
     def serve(
         self, before: Callable[[], object] | None = None, /, **variables: str
-    ) -> subprocess.Popen[str]:
+    ) -> subprocess.Popen[str] | ForkedProcess:
         """Start a supervisor; ``before`` runs in its process, ahead of the program."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("SEMANTIC_")}
         environment |= {
@@ -52,19 +54,14 @@ class Stage:
             "SEMANTIC_SERVER__DRAIN_S": "5",
             "SEMANTIC_JOBS__WORKER_STANDBY": "false",
         }
-        with (
-            self._output("stdout", len(self.started)).open("w") as out,
-            self._output("stderr", len(self.started)).open("w") as err,
-        ):
-            process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.processes.stand_in_serve"],
-                cwd=_ROOT,
-                env=environment | variables,
-                stdout=out,
-                stderr=err,
-                text=True,
-                preexec_fn=before,  # noqa: PLW1509 - these tests start no thread
-            )
+        environment |= variables
+        out, err = (self._output(name, len(self.started)) for name in ("stdout", "stderr"))
+        process = (
+            self._prepared.start(environment, out, err)
+            # Planted constants, and what runs ahead of the program, are of its start.
+            if before is None and "PYTHONPATH" not in variables
+            else _program(before, environment, out, err)
+        )
         self.started.append(process)
         return process
 
@@ -110,3 +107,18 @@ class Stage:
             if process.poll() is None:
                 process.kill()
             process.wait()
+
+
+def _program(
+    before: Callable[[], object] | None, env: Mapping[str, str], out: Path, err: Path
+) -> subprocess.Popen[str]:
+    with out.open("w") as stdout, err.open("w") as stderr:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.support.processes.stand_in_serve"],
+            cwd=_ROOT,
+            env=env,
+            stdout=stdout,
+            stderr=stderr,
+            text=True,
+            preexec_fn=before,  # noqa: PLW1509 - these tests start no thread
+        )

@@ -20,14 +20,14 @@ from tests.support.builders.api import FakeApi, fake_api, leave
 BODIES = 500
 
 
-async def fault(api: FakeApi, sent: FuzzRequest) -> str | None:
+async def fault(api: FakeApi, table: RouteTable, sent: FuzzRequest) -> str | None:
     """Send one as the gate would, from a client that does not wait; return what is wrong."""
     path = unquote(urlsplit(sent.target).path)
     try:
         target = read_target(sent.target)
         path = target.path
         check_content(sent.headers)
-        if sent.method not in RouteTable(routes(api.app)).allowed(target.route_path):
+        if sent.method not in table.allowed(target.route_path):
             return None
         request = Request(id="req-1", method=sent.method, path=path)
         request.gone.set()
@@ -48,8 +48,9 @@ def test_every_body_gets_a_typed_answer(seed: int) -> None:
         found = []
         async with fake_api() as api:
             api.worker_is("ready")
+            table = RouteTable(routes(api.app))
             for sent in fuzz_requests(seed, BODIES):
-                wrong = await fault(api, sent)
+                wrong = await fault(api, table, sent)
                 if wrong is not None:
                     found.append(f"{sent.method} {sent.target} {sent.strokes}: {wrong}")
         return found

@@ -105,7 +105,7 @@ def test_fork_that_is_cancelled_as_it_starts_streams_what_it_stores(
             handle.wait()  # until the engine has stopped it
 
     monkeypatch.setattr(world.active, "attach", cancel_first)
-    world.engine.pause()
+    world.engine.hold()
     assert world.run(fork) is RunResult.ENDED
     job = world.job(fork)
     assert (job.status, job.attempt) == (JobStatus.CANCELLED, 1)

@@ -165,7 +165,7 @@ def test_job_that_started_in_time_is_not_late_for_its_start(world: JobWorld) -> 
 def test_running_job_is_stopped_at_its_deadline_and_keeps_what_it_emitted(world: JobWorld) -> None:
     job_id = world.accept(command={"finish_deadline": LATER}).job_id
     world.broker.queue.take()
-    world.engine.pause()
+    world.engine.hold()
     thread = threading.Thread(target=world.run, args=(job_id,))
     thread.start()
     wait_until(lambda: world.job(job_id).attempt > 0)
@@ -173,7 +173,6 @@ def test_running_job_is_stopped_at_its_deadline_and_keeps_what_it_emitted(world:
     assert world.expire() == (job_id,)
     assert world.broker.signals.cancelled == [job_id]
     world.nudge(job_id)
-    world.engine.resume()
     thread.join(scaled(60))
     view = world.log.views.rows[job_id]
     assert (view.status, view.error) == (JobStatus.EXPIRED, "expired")
@@ -266,13 +265,13 @@ def test_generation_that_was_cut_short_without_a_request_is_tried_again(
     world: JobWorld,
 ) -> None:
     job_id = world.submit()
-    world.engine.pause()
+    world.engine.hold()
     thread = threading.Thread(target=world.run, args=(job_id,))
     thread.start()
     wait_until(lambda: world.job(job_id).attempt > 0)
     world.active.cancel(job_id, through=1)
-    world.engine.resume()
     thread.join(scaled(60))
+    world.engine.resume()
     assert world.job(job_id).status is JobStatus.QUEUED
     assert world.job(job_id).counted_failures == 0
     assert world.run(job_id) is RunResult.ENDED

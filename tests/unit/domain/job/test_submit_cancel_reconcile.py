@@ -110,12 +110,11 @@ def test_cancelled_while_running_stops_and_keeps_what_it_emitted(world: JobWorld
     job_id = world.submit()
     world.broker.queue.take()
     thread = threading.Thread(target=world.run, args=(job_id,))
-    world.engine.pause()
+    world.engine.hold()
     thread.start()
     wait_until(lambda: job_id in world.active.jobs())
     world.cancel(job_id)
     world.nudge(job_id)
-    world.engine.resume()
     thread.join(scaled(60))
     assert world.job(job_id).status is JobStatus.CANCELLED
     assert LONG.startswith(world.text(job_id))
@@ -126,13 +125,12 @@ def test_cancelled_while_running_stops_and_keeps_what_it_emitted(world: JobWorld
 def test_wish_whose_nudge_was_lost_is_found_in_the_log(world: JobWorld) -> None:
     job_id = world.submit()
     world.broker.queue.take()
-    world.engine.pause()
+    world.engine.hold()
     thread = threading.Thread(target=world.run, args=(job_id,))
     thread.start()
     wait_until(lambda: world.job(job_id).attempt > 0)
     world.cancel(job_id)
     cancel_where_recorded(world.active, world.log)
-    world.engine.resume()
     thread.join(scaled(60))
     assert world.job(job_id).status is JobStatus.CANCELLED
 
