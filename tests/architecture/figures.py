@@ -64,8 +64,8 @@ class Figures:
 #: change that must raise one states why.
 CEILINGS: Final = Figures(
     files=485,
-    lines=97_900,
-    statements=48_525,
+    lines=97_915,
+    statements=48_535,
     message_files=38,
     jobs_files=16,
 )

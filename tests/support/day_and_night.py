@@ -36,7 +36,11 @@ def in_turn(
     return pytest.mark.parametrize(names, cases)
 
 
-def examples(by_day: int, by_night: int) -> settings:
-    """Return the number of generated examples; the command line chose the profile before."""
-    is_night = settings().max_examples >= settings.get_profile("nightly").max_examples
-    return settings(max_examples=by_night if is_night else by_day)
+def by_day(count: int, *, night: int) -> int:
+    """Return ``count``, and ``night`` with ``--nightly``, whose profile is loaded by then."""
+    return night if settings.get_current_profile_name() == "nightly" else count
+
+
+def examples(count: int, *, night: int) -> settings:
+    """Return the number of generated examples of a test."""
+    return settings(max_examples=by_day(count, night=night))

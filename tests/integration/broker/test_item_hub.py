@@ -22,7 +22,7 @@ from ops.broker.client import Keys, connect, connect_async
 from ops.broker.items import RedisItemHub, RedisItemSink
 from ops.broker.private_redis import PrivateRedis
 from tests.support.builders.feeds import NEVER_S, FeedOfItems, ItemsOfJob
-from tests.support.examples import by_day
+from tests.support.day_and_night import by_day
 from tests.support.polling import eventually, scaled, wait_until
 from tests.support.processes.brokers import redis_server
 

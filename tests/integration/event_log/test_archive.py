@@ -44,7 +44,7 @@ from tests.support.builders.job_events import (
 )
 from tests.support.builders.job_histories import histories
 from tests.support.builders.log_files import agent_records, new_log, raw_connection, verify
-from tests.support.examples import by_day
+from tests.support.day_and_night import by_day
 from tests.support.fakes.time import FakeClock
 from tests.support.processes.killed import DISK, killed_at_every_step
 

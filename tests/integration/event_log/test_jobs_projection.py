@@ -24,7 +24,7 @@ from ops.log.sql_event_log import SqlEventLog, open_log
 from tests.support.builders.job_events import completed, draft, started, submitted, worker_event
 from tests.support.builders.job_histories import histories
 from tests.support.builders.log_files import fill, new_log, raw_connection
-from tests.support.examples import by_day
+from tests.support.day_and_night import by_day
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ from ops.log.sql_event_log import open_log
 from tests.support.builders.job_events import draft, worker_event
 from tests.support.builders.job_histories import COUNTS, histories
 from tests.support.builders.log_files import fill, new_log, raw_connection
-from tests.support.examples import by_day
+from tests.support.day_and_night import by_day
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import FakeClock
 from tests.support.polling import now_s, pause, wait_until

@@ -34,7 +34,7 @@ from ops.log.tables import PAYLOADS
 from ops.settings.service import RetentionSettings
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.builders.log_files import agent_records, new_log, verify
-from tests.support.examples import by_day
+from tests.support.day_and_night import by_day
 from tests.support.fakes.time import FakeClock
 
 #: Jobs and batches that ended longer ago lose their texts in a sweep with a rule.

@@ -285,7 +285,7 @@ def test_error_of_the_sampler_while_rows_start_concerns_the_whole_batch(
     several.runs.clear()
 
 
-@examples(by_day=2, by_night=6)
+@examples(2, night=6)
 @given(data=st.data())
 @pytest.mark.parametrize("architecture", [LLAMA, GEMMA3, GPT_OSS], ids=lambda a: a.name)
 def test_rows_that_join_and_leave_change_no_token_of_the_others(

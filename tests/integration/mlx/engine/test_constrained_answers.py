@@ -191,7 +191,7 @@ _SCHEMAS = st.recursive(_SCALARS, _nested, max_leaves=6)
 
 
 @settings(
-    examples(by_day=6, by_night=24),
+    examples(6, night=24),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(schemas=st.lists(_SCHEMAS, min_size=4, max_size=8), seed=st.integers(0, 2**63))

@@ -134,7 +134,7 @@ def gist(outcome: Outcome) -> tuple[object, ...]:
 
 # Fixed examples: an answer that opens a second section by chance exceeds the bound by its tags.
 @settings(
-    examples(by_day=3, by_night=6),
+    examples(3, night=6),
     derandomize=True,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

@@ -12,7 +12,7 @@ from api.dialects.embeddings import parse
 from domain.chat.request import ChatRequest
 from domain.errors import InvalidRequest
 from tests.support.builders.body_schemas import body_validator
-from tests.support.examples import by_day
+from tests.support.day_and_night import by_day
 
 # Ids must be written as integers: 1.0 is refused, which a schema cannot say.
 _fractions = st.floats().filter(lambda number: not number.is_integer())

@@ -19,7 +19,7 @@ from domain.chat.request import ChatRequest
 from domain.errors import InvalidRequest
 from domain.values import SEED_MAX
 from tests.support.builders.body_schemas import body_validator
-from tests.support.examples import by_day
+from tests.support.day_and_night import by_day
 from tests.support.fakes.time import SequentialIds
 
 _IDS = SequentialIds()

@@ -46,8 +46,8 @@ def _warning(path: str, more: Mapping[str, Any]) -> str | None:
 
 @pytest.mark.parametrize("path", _BODIES)
 def test_an_unknown_field_is_named(path: str) -> None:
-    warning = _warning(path, {"modle": "x", "safeguards": 1})
-    assert warning == "fields without effect: modle (did you mean model?), safeguards"
+    warning = _warning(path, {"mode": "x", "safeguards": 1})
+    assert warning == "fields without effect: mode (did you mean model?), safeguards"
 
 
 @pytest.mark.parametrize("path", _BODIES)
@@ -65,8 +65,8 @@ def test_a_body_of_known_fields_has_no_warning(path: str) -> None:
         ),
         (
             "/api/chat",
-            {"options": {"temprature": 0.5}},
-            "options.temprature (did you mean options.temperature?)",
+            {"options": {"num_predic": 5}},
+            "options.num_predic (did you mean options.num_predict?)",
         ),
     ],
 )
