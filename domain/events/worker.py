@@ -125,6 +125,7 @@ class TextsErased:
     """Texts that no owner needs were erased; see ``domain.log.text_owners``.
 
     Attributes:
+        through: Position up to which the log was read; what was deleted later is not among it.
         waiting: What is still to be erased: further texts, and open jobs of deleted agents.
         ended_before: The texts of jobs and batches that ended before this RFC 3339 instant went.
         expired_by: The contents of files that expired by this RFC 3339 instant went.
@@ -133,6 +134,7 @@ class TextsErased:
     payloads: int
     payload_bytes: int
     jobs: int
+    through: int = 0
     waiting: int = 0
     ended_before: str | None = None
     expired_by: str | None = None

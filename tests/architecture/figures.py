@@ -64,7 +64,7 @@ class Figures:
 #: change that must raise one states why.
 CEILINGS: Final = Figures(
     files=485,
-    lines=97_915,
+    lines=97_920,
     statements=48_535,
     message_files=38,
     jobs_files=16,

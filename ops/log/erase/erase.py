@@ -174,6 +174,7 @@ def erase_texts(url: str, doomed: Doomed, *, clock: Clock, ids: IdSource) -> tup
                     payloads=len(gone),
                     payload_bytes=sum(gone.values()),
                     jobs=len(doomed.jobs),
+                    through=doomed.found.through,
                     waiting=waiting + len(left),
                     ended_before=doomed.cut.ended_before,
                     expired_by=doomed.cut.expired_by,

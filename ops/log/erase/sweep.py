@@ -61,10 +61,10 @@ def last_deletion(reader: Engine) -> int:
 
 
 def last_sweep(reader: Engine) -> tuple[int, int]:
-    """Return the position of the last sweep that erased, and how many jobs and texts it left."""
+    """Return up to where the last sweep that erased read the log, and what it left."""
     wanted = EventFilter(types=[TextsErased.__name__])
     last = LogReader(reader).select_before(wanted, limit=1)
-    return (last[0].position, last[0].data["waiting"]) if last else (0, 0)
+    return (last[0].data.get("through", 0), last[0].data["waiting"]) if last else (0, 0)
 
 
 #: Seconds between two sweeps for the rules of retention.
@@ -177,7 +177,7 @@ class TextSweeper:
         """
         settled, log = 0, LogReader(self._reader)
         for event in log.walk(EventFilter(types=(TextsErased.__name__,))):
-            settled = event.position if not event.data["waiting"] else settled
+            settled = settled if event.data["waiting"] else event.data.get("through", 0)
         gone: dict[str, int] = {}
         wanted = EventFilter(types=(AgentDeleted.__name__,))
         for event in log.walk(wanted, after=settled):

@@ -13,7 +13,7 @@ import pytest
 from domain.events.event import Event
 from domain.events.job import JobHidden
 from domain.values import JobId, StreamName, digest_of
-from ops.log.erase.sweep import PacedSweeps
+from ops.log.erase.sweep import ItemsEraser, PacedSweeps
 from ops.log.erase.sweep_process import sweep_in_process
 from ops.log.sql_event_log import SqlEventLog, open_log
 from ops.settings.service import RetentionSettings
@@ -39,15 +39,9 @@ def _delete_job(log: SqlEventLog, name: str) -> None:
     log.append(StreamName(name), drafts, expected_version=0, payloads={digest_of(text): text})
 
 
-def test_a_slow_broker_does_not_delay_the_next_sweep(log: SqlEventLog, tmp_path: Path) -> None:
-    clock, erased = FakeClock(), list[JobId]()
-
-    def erase_items(jobs: Sequence[JobId]) -> None:
-        clock.advance(REWRITE_S)
-        erased.extend(jobs)
-
-    url = f"sqlite:///{tmp_path / 'events.sqlite3'}"
-    paced = PacedSweeps(
+def _paced(directory: Path, clock: FakeClock, erase_items: ItemsEraser) -> PacedSweeps:
+    url = f"sqlite:///{directory / 'events.sqlite3'}"
+    return PacedSweeps(
         url,
         RetentionSettings(),
         clock=clock,
@@ -55,8 +49,36 @@ def test_a_slow_broker_does_not_delay_the_next_sweep(log: SqlEventLog, tmp_path:
         erase_items=erase_items,
         erase_blocks=lambda _: None,
     )
-    with closing(paced):
+
+
+def test_a_slow_broker_does_not_delay_the_next_sweep(log: SqlEventLog, tmp_path: Path) -> None:
+    clock, erased = FakeClock(), list[JobId]()
+
+    def erase_items(jobs: Sequence[JobId]) -> None:
+        clock.advance(REWRITE_S)
+        erased.extend(jobs)
+
+    with closing(_paced(tmp_path, clock, erase_items)) as paced:
         for name in ("job-1", "job-2"):
             _delete_job(log, name)
             paced.run()
             assert name in erased
+
+
+def test_what_is_deleted_during_a_sweep_goes_with_the_next_one(
+    log: SqlEventLog, tmp_path: Path
+) -> None:
+    sweeps = list[Sequence[JobId]]()
+
+    def erase_items(jobs: Sequence[JobId]) -> None:
+        if not sweeps:
+            _delete_job(log, "job-2")
+        sweeps.append(jobs)
+
+    _delete_job(log, "job-1")
+    with closing(_paced(tmp_path, FakeClock(), erase_items)) as paced:
+        for _ in range(3):
+            paced.run()
+    assert len(sweeps) == 2
+    assert "job-2" not in sweeps[0]
+    assert "job-2" in sweeps[1]
