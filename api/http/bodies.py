@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
+from itertools import islice
 from typing import Annotated, Any, Final, TypeVar, get_args
 
 from pydantic import (
@@ -239,6 +240,10 @@ class RequestBody(BaseModel):
         return value
 
 
+#: Most unknown fields that are named: the search for a similar name takes a millisecond.
+UNKNOWN_MAX: Final = 16
+
+
 class GenerationBody(RequestBody):
     """A body that asks for an answer, or its sampling; knows what of it has no effect."""
 
@@ -251,7 +256,7 @@ class GenerationBody(RequestBody):
 
     def note_unknown(self, value: Mapping[str, Any]) -> None:
         """Note the fields of the body as it came, and of the objects that it holds directly."""
-        self._unknown = tuple(_unknown_fields(self, value))
+        self._unknown = tuple(islice(_unknown_fields(self, value), UNKNOWN_MAX))
 
 
 def _unknown_fields(body: RequestBody, value: Mapping[str, Any], place: str = "") -> Iterator[str]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from api.dialects.openai_chat.bodies import ChatCompletionBody
 from api.framework.answer import warning_header
+from api.http.bodies import UNKNOWN_MAX, parse_body
 from api.http.messages import Request
 from tests.support.builders.api import fake_api
 from tests.support.polling import eventually
@@ -74,3 +77,9 @@ def test_a_field_inside_an_object_is_named_with_its_place(
     path: str, more: Mapping[str, Any], named: str
 ) -> None:
     assert _warning(path, more) == f"fields without effect: {named}"
+
+
+def test_of_many_unknown_fields_the_first_ones_are_named() -> None:
+    fields = {f"x{number}": 1 for number in range(100_000)}
+    body = json.dumps({"model": "m", "messages": _TURNS} | fields).encode()
+    assert parse_body(ChatCompletionBody, body).unknown == tuple(list(fields)[:UNKNOWN_MAX])
