@@ -80,11 +80,9 @@ def check_values(body: bytes, bounds: JsonBounds) -> None:
 
 def _require(values: int, containers: int, bounds: JsonBounds) -> None:
     if containers > bounds.containers_max:
-        msg = f"the body has more than {bounds.containers_max} arrays and objects"
-        raise InvalidRequest(msg)
+        raise InvalidRequest(f"the body has more than {bounds.containers_max} arrays and objects")
     if values > bounds.values_max:
-        msg = f"the body has more than {bounds.values_max} keys and values"
-        raise InvalidRequest(msg)
+        raise InvalidRequest(f"the body has more than {bounds.values_max} keys and values")
 
 
 def _marks(body: bytes) -> Iterator[bytes]:
@@ -132,14 +130,12 @@ def load_json(body: bytes | str, bounds: JsonBounds = REQUEST) -> Any:  # noqa: 
             parse_float=_finite,
         )
     except UnicodeDecodeError as error:
-        msg = f"the body is not UTF-8 (byte {error.start})"
-        raise InvalidRequest(msg) from error
+        raise InvalidRequest(f"the body is not UTF-8 (byte {error.start})") from error
     except RecursionError as error:
         raise InvalidRequest(_too_deep()) from error
     except ValueError as error:
         # Also an integer of more digits than the interpreter converts.
-        msg = f"the body is not valid JSON: {error}"
-        raise InvalidRequest(msg) from error
+        raise InvalidRequest(f"the body is not valid JSON: {error}") from error
     _check_depth(value)
     if _MAYBE_SURROGATE.search(raw):
         _check_text(value)
@@ -153,23 +149,20 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     seen: set[str] = set()
     for key, _ in pairs:
         if key in seen:
-            msg = f"the key {key!a} stands twice in one object"
-            raise InvalidRequest(msg)
+            raise InvalidRequest(f"the key {key!a} stands twice in one object")
         seen.add(key)
     raise AssertionError  # fewer members than pairs means a repeated key
 
 
 def _refuse_constant(name: str) -> float:
-    msg = f"{name} is not a JSON number"
-    raise InvalidRequest(msg)
+    raise InvalidRequest(f"{name} is not a JSON number")
 
 
 def _finite(text: str) -> float:
     number = float(text)
     if math.isfinite(number):
         return number
-    msg = f"the number {text[:32]} is too large"
-    raise InvalidRequest(msg)
+    raise InvalidRequest(f"the number {text[:32]} is too large")
 
 
 def _check_depth(value: Any) -> None:  # noqa: ANN401 - any JSON value
@@ -435,8 +428,7 @@ def parse_body(model: type[BodyT], body: bytes, bounds: JsonBounds = REQUEST) ->
     """
     value = load_json(body, bounds)
     if not isinstance(value, dict):
-        msg = "the body must be a JSON object"
-        raise InvalidRequest(msg)
+        raise InvalidRequest("the body must be a JSON object")
     try:
         wire = model.model_validate(value)
     except ValidationError as error:
