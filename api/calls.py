@@ -71,8 +71,7 @@ class BoundedCalls:
         if (found := self._places.take(holders)) is not None:
             if found.of_holder:
                 raise RateLimited(f"this key may have {found.limit} {self._kind} at once")
-            msg = f"{found.limit} {self._kind} wait already"
-            raise Overloaded(msg)
+            raise Overloaded(f"{found.limit} {self._kind} wait already")
         try:
             async with asyncio.timeout(self._wait_s):
                 return await self._call(function)

@@ -273,8 +273,7 @@ class AssembledAnswer:
             TypeError: The answer has not finished.
         """
         if not isinstance(self.ending, Finished):
-            msg = "only a finished answer can be assembled"
-            raise TypeError(msg)
+            raise TypeError("only a finished answer can be assembled")
         return self.ending
 
     @property

@@ -74,8 +74,7 @@ def with_run(page: str, cells: tuple[str, ...]) -> str:
     """
     before, mark, after = page.partition(END)
     if not mark:
-        msg = f"the page has no line {END}"
-        raise ValueError(msg)
+        raise ValueError(f"the page has no line {END}")
     return f"{before}| {' | '.join(cells)} |\n{mark}{after}"
 
 

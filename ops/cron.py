@@ -56,8 +56,7 @@ class CronsimTable:
         except CronSimError as error:
             raise InvalidRequest(str(error).lower(), field="cron") from None
         if not found:
-            msg = "there is no such day"
-            raise InvalidRequest(msg, field="cron")
+            raise InvalidRequest("there is no such day", field="cron")
         return found[0]
 
 

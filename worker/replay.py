@@ -237,8 +237,7 @@ class _ReplayRun:
                     self._on_progress(
                         "decode", index + 1, self._recording.completed.usage.completion_tokens
                     )
-        msg = "the token iterator never ends by itself"
-        raise AssertionError(msg)
+        raise AssertionError("the token iterator never ends by itself")
 
     def _is_another(self, index: int, token: int) -> bool:
         if self._expected is None:

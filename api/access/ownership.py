@@ -142,8 +142,7 @@ class OwnershipCheck:
         for one in after:
             found = self.owners.ownership_of(StreamName(one.job))
             if found is None or caller.sees not in {None, found.owner}:
-                msg = f"there is no job {one.job}"
-                raise InvalidRequest(msg, field=f"after.{one.name}")
+                raise InvalidRequest(f"there is no job {one.job}", field=f"after.{one.name}")
 
     def claim_agent(self, caller: Caller, agent: AgentId) -> Owner | None:
         """Return the owner of an agent; an agent that does not exist becomes the caller's.

@@ -50,8 +50,7 @@ def summary_of(answer: AssembledAnswer, field: str | None = None) -> str:
     """
     summary = answer.joined("text").strip()
     if not summary and field is not None:
-        msg = "the model wrote no summary; a higher limit may help"
-        raise InvalidRequest(msg, field=field)
+        raise InvalidRequest("the model wrote no summary; a higher limit may help", field=field)
     return summary
 
 

@@ -158,8 +158,7 @@ async def run_count(app: App, request: Request, counting: Callable[[], T]) -> T:
     try:
         return await app.counts.run(request.caller.sharer, counting)
     except TimeoutError:
-        msg = "no worker with a loaded model has read the prompt in time"
-        raise ModelNotReady(msg) from None
+        raise ModelNotReady("no worker with a loaded model has read the prompt in time") from None
 
 
 def _count(app: App, parse: Parse, request: Request) -> int:

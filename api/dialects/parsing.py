@@ -316,11 +316,9 @@ def choice_of(
         InvalidRequest: The request demands a call that no tool can answer.
     """
     if mode == "tool" and name not in {tool["function"]["name"] for tool in tools}:
-        msg = f"there is no tool {name!r} among the tools"
-        raise InvalidRequest(msg, field=field)
+        raise InvalidRequest(f"there is no tool {name!r} among the tools", field=field)
     if mode == "any" and not (tools if allowed is None else allowed):
-        msg = "a call is demanded, but there are no tools"
-        raise InvalidRequest(msg, field=field)
+        raise InvalidRequest("a call is demanded, but there are no tools", field=field)
     return ToolChoice(
         mode=mode, name=name if mode == "tool" else None, parallel=parallel, allowed=allowed
     )

@@ -157,8 +157,7 @@ def text(name: str, description: str, *, pattern: str | None = None) -> Paramete
 
     def parse(value: str) -> str:
         if pattern is not None and not re.fullmatch(pattern, value):
-            msg = f"must match {pattern}"
-            raise InvalidRequest(msg, field=name)
+            raise InvalidRequest(f"must match {pattern}", field=name)
         return value
 
     shape = {} if pattern is None else {"pattern": pattern}
@@ -173,8 +172,7 @@ def texts(
 
     def parse(values: Sequence[str]) -> tuple[str, ...]:
         if len(values) > most:
-            msg = f"must stand at most {most} times"
-            raise InvalidRequest(msg, field=name)
+            raise InvalidRequest(f"must stand at most {most} times", field=name)
         return tuple(value for each in values if (value := one.parse([each])) is not None)
 
     schema = {"type": "array", "items": one.schema, "maxItems": most}
@@ -216,8 +214,7 @@ def whole_number(
 
     def parse(value: str) -> int:
         if not _DIGITS.fullmatch(value) or not least <= int(value) <= most:
-            msg = f"must be a whole number from {least} to {most}"
-            raise InvalidRequest(msg, field=name)
+            raise InvalidRequest(f"must be a whole number from {least} to {most}", field=name)
         return int(value)
 
     schema = {"type": "integer", "minimum": least, "maximum": most}
@@ -261,8 +258,7 @@ def choice(name: str, description: str, options: type[E], *, default: D) -> Para
 
     def parse(value: str) -> E:
         if value not in values:
-            msg = f"must be one of {', '.join(values)}"
-            raise InvalidRequest(msg, field=name)
+            raise InvalidRequest(f"must be one of {', '.join(values)}", field=name)
         return options(value)
 
     schema: dict[str, Any] = {"type": "string", "enum": values}
@@ -276,8 +272,7 @@ def flag(name: str, description: str) -> Parameter[bool]:
 
     def parse(value: str) -> bool:
         if value not in _FLAGS:
-            msg = f"must be one of {', '.join(_FLAGS)}"
-            raise InvalidRequest(msg, field=name)
+            raise InvalidRequest(f"must be one of {', '.join(_FLAGS)}", field=name)
         return value == _FLAGS[0]
 
     schema = {"type": "string", "enum": list(_FLAGS)}
@@ -302,8 +297,7 @@ def parse_instant(value: str, *, field: str) -> str:
             return rfc3339(at.astimezone(UTC))
     except (ValueError, OverflowError):
         pass
-    msg = "must be an RFC 3339 instant such as 2026-01-31T12:00:00Z"
-    raise InvalidRequest(msg, field=field)
+    raise InvalidRequest("must be an RFC 3339 instant such as 2026-01-31T12:00:00Z", field=field)
 
 
 def _single(name: str, parse: Callable[[str], T], default: D) -> Callable[[Sequence[str]], T | D]:

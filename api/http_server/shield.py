@@ -263,8 +263,7 @@ class Shield:
             Draining: The process ends, and the path is none of ``HEALTH_PATHS``.
         """
         if self.draining and not path.startswith(HEALTH_PATHS):
-            msg = "the service is stopping"
-            raise Draining(msg)
+            raise Draining("the service is stopping")
 
 
 def _find_dead_peers(listener: socket.socket) -> None:

@@ -161,8 +161,7 @@ async def collect_jobs(jobs: Sequence[OpenJob], *, is_reply: bool = True) -> lis
             items.delivered()
     except ClientGone:
         items.abandon(CLIENT_GONE)
-        msg = "the client left before the answer was whole"
-        raise GenerationCancelled(msg) from None
+        raise GenerationCancelled("the client left before the answer was whole") from None
     except SemanticError as error:
         if items.failed is not None:
             items.failed.delivered()

@@ -110,8 +110,7 @@ class Promises:
                 self.heads = {at: old for at, old in self.heads.items() if at < position}
                 self.heads[position] = hash_
             case _:
-                msg = f"no such mark: {mark}"
-                raise ValueError(msg)
+                raise ValueError(f"no such mark: {mark}")
 
 
 #: Contexts that the recorded work may have stored.

@@ -269,8 +269,7 @@ def require_turn(agent: Agent, last: JobStatus | None, turn: int) -> None:
         raise AgentNotFound(agent.id)
     counted = agent.counted(last)
     if turn > counted:
-        msg = f"agent {agent.id} has {counted} turns"
-        raise InvalidRequest(msg, field="from_turn")
+        raise InvalidRequest(f"agent {agent.id} has {counted} turns", field="from_turn")
 
 
 def agent_of(recorded: RecordedEvent, job: Job | None) -> AgentId | None:

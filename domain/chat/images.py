@@ -80,8 +80,7 @@ def image_of_base64(data: str | None, field: str) -> ChatImage:
     try:
         is_known = _format_of(data or "") is not None
     except (binascii.Error, ValueError) as error:
-        msg = "the data of an image is no valid base64"
-        raise InvalidRequest(msg, field=field) from error
+        raise InvalidRequest("the data of an image is no valid base64", field=field) from error
     if not is_known:
         msg = "an image is a PNG, JPEG, GIF or WebP file; the data begins as none of them"
         raise InvalidRequest(msg, field=field)

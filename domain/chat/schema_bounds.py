@@ -67,8 +67,7 @@ def require_bounded_schemas(request: ChatRequest) -> tuple[str, ...]:
     ignored = []
     if request.answer_schema is not None and (excess := excess_of(request.answer_schema)):
         if request.is_strict:
-            msg = f"the schema of the answer cannot be kept: {excess}"
-            raise InvalidRequest(msg)
+            raise InvalidRequest(f"the schema of the answer cannot be kept: {excess}")
         ignored.append(f"schema of the answer: {excess}")
     for tool in request.callable_tools:
         name = tool["function"]["name"]

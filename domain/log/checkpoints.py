@@ -96,8 +96,7 @@ def read_checkpoints(lines: Iterable[str], *, key: bytes) -> tuple[SignedCheckpo
         checkpoint = _checked(line, number, key)
         if checkpoint.mac in found:
             # A copied line could void later checkpoints, as a restored backup does.
-            msg = f"line {number} of the heads repeats an earlier line"
-            raise ForgedCheckpoint(msg)
+            raise ForgedCheckpoint(f"line {number} of the heads repeats an earlier line")
         found[checkpoint.mac] = checkpoint
     return tuple(found.values())
 
@@ -126,14 +125,12 @@ def _checked(line: str, number: int, key: bytes) -> SignedCheckpoint:
         )
         is_ours = hmac.compare_digest(mac, checkpoint.mac)
     except (TypeError, ValueError) as error:
-        msg = f"line {number} of the heads is no signed head"
-        raise ForgedCheckpoint(msg) from error
+        raise ForgedCheckpoint(f"line {number} of the heads is no signed head") from error
     if checkpoint.key != key_id(key):
         msg = f"line {number} of the heads was signed with another key ({checkpoint.key})"
         raise ForgedCheckpoint(msg)
     if not is_ours:
-        msg = f"line {number} of the heads has a signature that is not right"
-        raise ForgedCheckpoint(msg)
+        raise ForgedCheckpoint(f"line {number} of the heads has a signature that is not right")
     return checkpoint
 
 

@@ -122,11 +122,9 @@ def decode_event(type_name: str, schema_version: int, data: Mapping[str, Any]) -
     """
     cls = _EVENT_CLASSES.get(type_name)
     if cls is None:
-        msg = f"unknown event type {type_name!r}, written by a newer program"
-        raise LogNewer(msg)
+        raise LogNewer(f"unknown event type {type_name!r}, written by a newer program")
     if schema_version > SCHEMA_VERSIONS.get(type_name, 1):
-        msg = f"{type_name} is of version {schema_version}, written by a newer program"
-        raise LogNewer(msg)
+        raise LogNewer(f"{type_name} is of version {schema_version}, written by a newer program")
     return typing.cast("Event", _from_json(cls, data))
 
 
@@ -169,8 +167,7 @@ def item_from_dict(data: Mapping[str, Any]) -> StreamItem:
     """
     cls = _BODY_CLASSES.get(data.get("kind", ""))
     if cls is None:
-        msg = f"unknown item kind {data.get('kind')!r}"
-        raise ValueError(msg)
+        raise ValueError(f"unknown item kind {data.get('kind')!r}")
     body = _from_json(cls, data)
     return StreamItem(n=data["n"], attempt=data["a"], body=body, epoch=data.get("e", 1))
 

@@ -75,16 +75,13 @@ class Append:
         if not all(part.drafts for part in self.parts) or _have_twins(
             draft.event_id for draft in drafts
         ):
-            msg = "an append needs drafts, each with an event id of its own"
-            raise ValueError(msg)
+            raise ValueError("an append needs drafts, each with an event id of its own")
         if _have_twins(part.stream for part in self.parts):
-            msg = f"two parts of an append to {self.stream} share a stream"
-            raise ValueError(msg)
+            raise ValueError(f"two parts of an append to {self.stream} share a stream")
         for part in self.parts:
             for digest, content in part.payloads.items():
                 if digest_of(content) != digest:
-                    msg = f"the payload has another digest than {digest}"
-                    raise ValueError(msg)
+                    raise ValueError(f"the payload has another digest than {digest}")
 
 
 def _have_twins(names: Iterable[str]) -> bool:

@@ -176,8 +176,7 @@ class Subscriptions:
                     raise SubscriptionTaken(wanted.name)
                 return ()
             if sum(owner == wanted.owner for owner, _ in now.readers) >= READERS_MAX:
-                msg = f"there are {READERS_MAX} subscriptions, which is the most"
-                raise InvalidRequest(msg)
+                raise InvalidRequest(f"there are {READERS_MAX} subscriptions, which is the most")
             return (wanted,)
 
         return self._stream.commit(decide, correlation_id=correlation_id)
@@ -286,6 +285,5 @@ def _find_delivered(
 ) -> Subscription:
     reader = _find(readers, owner, name)
     if position > reader.delivered:
-        msg = f"the last delivered event is at {reader.delivered}"
-        raise InvalidRequest(msg, field="position")
+        raise InvalidRequest(f"the last delivered event is at {reader.delivered}", field="position")
     return reader

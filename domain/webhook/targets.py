@@ -80,15 +80,13 @@ def parse_target(url: str) -> WebhookTarget:
         InvalidRequest: A webhook cannot have this URL, independent of its host.
     """
     if len(url) > URL_CHARS_MAX or not _URL.fullmatch(url):
-        msg = f"must be at most {URL_CHARS_MAX} characters of RFC 3986"
-        raise InvalidRequest(msg)
+        raise InvalidRequest(f"must be at most {URL_CHARS_MAX} characters of RFC 3986")
     try:
         parts = urlsplit(url)
         scheme, port = parts.scheme.lower(), parts.port
         host = (parts.hostname or "").removesuffix(".")
     except ValueError as error:
-        msg = f"is no URL: {error}"
-        raise InvalidRequest(msg) from error
+        raise InvalidRequest(f"is no URL: {error}") from error
     if scheme not in _PORTS:
         raise InvalidRequest("must begin with https:// or http://")
     if "@" in parts.netloc:

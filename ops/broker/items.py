@@ -336,8 +336,7 @@ class RedisItemEraser:
                 raise QueueUnavailable(msg)
             time.sleep(_POLL_S)
         if state["aof_last_bgrewrite_status"] != "ok":
-            msg = "the broker cannot rewrite its append-only file; see redis.log"
-            raise QueueUnavailable(msg)
+            raise QueueUnavailable("the broker cannot rewrite its append-only file; see redis.log")
 
     def _starts_rewrite(self) -> bool:
         """Start a rewrite; return whether it was not refused, because another one has begun."""

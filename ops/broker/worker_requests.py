@@ -86,24 +86,21 @@ class RedisTokenCounter:
             limits = [WAITING_MAX, int(self._timeout_s) + 1]
             is_queued = self._send(keys=[self._keys.token_requests], args=[*limits, message])
         if not is_queued:
-            msg = "too many prompts wait to be counted"
-            raise Overloaded(msg)
+            raise Overloaded("too many prompts wait to be counted")
         return self._wait(name)
 
     def _wait(self, name: str) -> dict[str, Any]:
         with broker_errors():
             for reply in _replies(self._client, self._keys.token_reply(name), self._timeout_s):
                 return _checked(reply)
-        msg = "no worker with a loaded model has counted the prompt in time"
-        raise ModelNotReady(msg)
+        raise ModelNotReady("no worker with a loaded model has counted the prompt in time")
 
 
 def _checked(reply: dict[str, Any]) -> dict[str, Any]:
     if "refused" in reply:
         raise InvalidRequest(reply["refused"], field=reply["field"])
     if not reply:
-        msg = "the prompt could not be counted"
-        raise EngineFailure(msg)
+        raise EngineFailure("the prompt could not be counted")
     return reply
 
 
@@ -252,8 +249,7 @@ class BlockAnswers:
 def _names(digits: str) -> list[BlockHash]:
     packed = bytes.fromhex(digits)
     if len(packed) % HASH_BYTES or len(packed) > NAMES_MAX * HASH_BYTES:
-        msg = "the names of blocks cannot be parsed"
-        raise ValueError(msg)
+        raise ValueError("the names of blocks cannot be parsed")
     return [BlockHash(packed[at : at + HASH_BYTES]) for at in range(0, len(packed), HASH_BYTES)]
 
 

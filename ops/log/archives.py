@@ -79,8 +79,7 @@ def write_events(path: Path, events: Iterable[RecordedEvent]) -> int:
         LogUnavailable: The file exists already, or cannot be written.
     """
     if path.exists():
-        msg = f"{path} exists already"
-        raise LogUnavailable(msg)
+        raise LogUnavailable(f"{path} exists already")
     draft = path.with_name(path.name + ".part")
     with unavailable(f"{path} cannot be written", OSError):
         with draft.open("wb") as file:
@@ -110,8 +109,7 @@ def read_events(path: Path) -> Iterator[RecordedEvent]:
     except (gzip.BadGzipFile, zlib.error, EOFError, UnicodeDecodeError) as error:
         raise CorruptLog(expected, f"the file is damaged: {error}") from error
     except OSError as error:
-        msg = f"{path} cannot be read: {error}"
-        raise LogUnavailable(msg) from error
+        raise LogUnavailable(f"{path} cannot be read: {error}") from error
 
 
 def verify_file(path: Path, *, signed_hashes: Mapping[int, str] | None = None) -> VerifiedFile:

@@ -51,8 +51,7 @@ def database_file(url: str) -> Path | None:
         return None
     name = make_url(url).database
     if not name or name == ":memory:":
-        msg = "the event log needs a database file, not an in-memory database"
-        raise ValueError(msg)
+        raise ValueError("the event log needs a database file, not an in-memory database")
     return Path(name)
 
 
@@ -95,8 +94,7 @@ def unavailable(what: str, *kinds: type[Exception]) -> Iterator[None]:
     try:
         yield
     except failures as error:
-        msg = f"{what}: {reason_of(error)}"
-        raise LogUnavailable(msg) from error
+        raise LogUnavailable(f"{what}: {reason_of(error)}") from error
 
 
 @contextmanager

@@ -100,8 +100,7 @@ class LogWriter:
             return future.result(TURN_WAIT_MAX_S)
         except TimeoutError as error:
             if future.cancel():
-                msg = f"no turn to write within {TURN_WAIT_MAX_S:.0f} s"
-                raise LogUnavailable(msg) from error
+                raise LogUnavailable(f"no turn to write within {TURN_WAIT_MAX_S:.0f} s") from error
         try:
             return future.result(COMMIT_WAIT_MAX_S)
         except TimeoutError as error:
@@ -121,15 +120,13 @@ class LogWriter:
         waiting = _Waiting(request)
         with self._changed:
             if self._closed:
-                msg = "the event log is closed"
-                raise LogUnavailable(msg)
+                raise LogUnavailable("the event log is closed")
             if len(self._inbox) >= WAITING_APPENDS_MAX:
                 msg = f"{WAITING_APPENDS_MAX} appends are waiting to be written already"
                 raise LogUnavailable(msg)
             size_bytes = self._inbox_bytes + request.payload_bytes
             if self._inbox and size_bytes > WAITING_BYTES_MAX:
-                msg = f"{WAITING_BYTES_MAX} bytes are waiting to be written already"
-                raise LogUnavailable(msg)
+                raise LogUnavailable(f"{WAITING_BYTES_MAX} bytes are waiting to be written already")
             self._inbox.append(waiting)
             self._inbox_bytes = size_bytes
             self._changed.notify_all()

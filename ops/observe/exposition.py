@@ -120,8 +120,7 @@ class Readings:
 
 def _key(family: Family, labels: Mapping[str, str]) -> _Labels:
     if labels.keys() != set(family.labels):
-        msg = f"{family.name} has the labels {family.labels}"
-        raise ValueError(msg)
+        raise ValueError(f"{family.name} has the labels {family.labels}")
     return tuple(labels[name] for name in family.labels)
 
 

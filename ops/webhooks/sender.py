@@ -64,8 +64,7 @@ def check_urls(urls: Sequence[str], allow_hosts: Collection[str]) -> None:
         try:
             refuse_literal(parse_target(url), allow_hosts)
         except InvalidRequest as error:
-            msg = f"webhooks.urls: {url}: {error.message}"
-            raise InvalidRequest(msg) from error
+            raise InvalidRequest(f"webhooks.urls: {url}: {error.message}") from error
 
 
 class HttpWebhookSender:
@@ -233,15 +232,13 @@ def webhook_secret(settings: WebhookSettings, data_dir: Path) -> str:
             write_once(file, f"{_PREFIX}{key}\n")
         return _checked(file.read_text("ascii").strip(), str(file))
     except (OSError, UnicodeError) as error:
-        msg = f"the secret of the webhooks cannot be read: {error}"
-        raise LogUnavailable(msg) from error
+        raise LogUnavailable(f"the secret of the webhooks cannot be read: {error}") from error
 
 
 def _checked(text: str, where: str) -> str:
     secrets = text.split()
     if not secrets:
-        msg = f"{where}: there is no webhook secret"
-        raise LogUnavailable(msg)
+        raise LogUnavailable(f"{where}: there is no webhook secret")
     if not all(map(_is_secret, secrets)):
         msg = (
             f"{where}: a webhook secret is {_PREFIX} and the base64 of {_BYTES_MIN} to"

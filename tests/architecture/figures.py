@@ -64,8 +64,8 @@ class Figures:
 #: change that must raise one states why.
 CEILINGS: Final = Figures(
     files=485,
-    lines=97_925,
-    statements=48_540,
+    lines=97_815,
+    statements=48_430,
     message_files=38,
     jobs_files=16,
 )

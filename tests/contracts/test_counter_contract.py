@@ -29,11 +29,9 @@ def _request(text: str) -> ChatRequest:
 def _words(request: ChatRequest) -> int:
     text = request.messages[-1].content
     if text == "refused":
-        msg = "the template refuses it"
-        raise InvalidRequest(msg, field="messages")
+        raise InvalidRequest("the template refuses it", field="messages")
     if text == "broken":
-        msg = "a defect"
-        raise RuntimeError(msg)
+        raise RuntimeError("a defect")
     return len(text.split())
 
 

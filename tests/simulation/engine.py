@@ -142,8 +142,7 @@ class StepEngine:
         del encoding, cache_owner, claim  # characters are tokens
         text = request.messages[-1].content
         if text == REFUSED:
-            msg = "refused"
-            raise InvalidRequest(msg, field="messages")
+            raise InvalidRequest("refused", field="messages")
         if len(text) >= CONTEXT:
             raise PromptTooLong(len(text), CONTEXT - 1)
         return PreparedPrompt(

@@ -183,8 +183,7 @@ class _Stepped:
             order = self._process.pause(f"{self._name}.{method}")
             result = call(*args, **options)
             if order is Order.LOSE_REPLY and self._may_lose_reply:
-                msg = f"the reply to {self._name}.{method} was lost"
-                raise QueueUnavailable(msg)
+                raise QueueUnavailable(f"the reply to {self._name}.{method} was lost")
             return result
 
         return stopping

@@ -154,8 +154,7 @@ class BatchSteps:
         sequences = sorted(self._scheduler.running.values(), key=lambda one: one.admission.arrival)
         culprit = self._scheduler.quarantine.record_failure(sequences)
         if self._scheduler.quarantine.is_hopeless():
-            msg = f"every step fails: {type(error).__name__}: {error}"
-            raise EngineLost(msg) from error
+            raise EngineLost(f"every step fails: {type(error).__name__}: {error}") from error
         self._scheduler.running.clear()
         self._runner.reset()
         for sequence in reversed(sequences):

@@ -201,8 +201,7 @@ def fork_agent(app: App, request: Request) -> Reply:
     """Create an agent with the history of this one up to one of its turns."""
     wire = parse_body(ForkBody, request.body or _NO_BODY)
     if wire.id is not None and wire.id == _AGENT_ID.read(request):
-        msg = "a fork needs a name of its own"
-        raise InvalidRequest(msg, field="id")
+        raise InvalidRequest("a fork needs a name of its own", field="id")
     parent_id = _agent_id(request)
     child_id = AgentId(wire.id) if wire.id is not None else _fresh_id(app.ids)
     owner = app.ownership.owner_of_fork(request.caller, parent_id, child_id)

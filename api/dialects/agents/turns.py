@@ -126,8 +126,7 @@ def add_turn(
     )
     profile, claim = planned.profile, partial(claim_turn, app, planned, request)
     if profile.conversation is not None:
-        msg = f"{agent_id} is a conversation; its turns come from /v1/responses"
-        raise InvalidRequest(msg)
+        raise InvalidRequest(f"{agent_id} is a conversation; its turns come from /v1/responses")
     parsed = parse_turn(wire, agent_id, profile, planned.before, app.defaults)
     accepted = accept_job(
         app,

@@ -193,8 +193,7 @@ def _conversation_before(app: App, caller: Caller, message_id: str) -> Sequence[
     if view is None or view.submitted.protocol != PROTOCOL:
         raise missing
     if not view.status.is_terminal:
-        msg = f"message {message_id} has not ended"
-        raise InvalidRequest(msg, field=field)
+        raise InvalidRequest(f"message {message_id} has not ended", field=field)
     if view.submitted.wire is not None:
         msg = f"message {message_id} is a compaction; send its block as the first message"
         raise InvalidRequest(msg, field=field)

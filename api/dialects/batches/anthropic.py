@@ -202,8 +202,7 @@ def get_message_batch_results(app: App, request: Request) -> StreamReply:
     if not batch.state.is_terminal:
         raise BatchNotEnded(name, message_batch_status(batch))
     if _archived_at(batch, app) is not None:
-        msg = f"the results of batch {name} have expired"
-        raise NotFound(msg)
+        raise NotFound(f"the results of batch {name} have expired")
     lines = (line for _, line in BatchLines(app).results(batch))
     return StreamReply(pieces=blocks_of(lines, app.call), content_type=JSONL)
 

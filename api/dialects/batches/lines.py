@@ -183,8 +183,7 @@ def _line(raw: bytes) -> dict[str, Any]:
     """
     line = load_json(raw)
     if not isinstance(line, dict):
-        msg = "a line must be a JSON object"
-        raise InvalidRequest(msg)
+        raise InvalidRequest("a line must be a JSON object")
     return line
 
 

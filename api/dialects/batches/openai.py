@@ -408,8 +408,7 @@ def create_batch(app: App, request: Request) -> BatchObject:
     file = find_file(body.input_file_id, app)
     app.ownership.require(request.caller, file.id, FileNotFound(body.input_file_id))
     if file.facts.purpose != "batch" or file.facts.content is None:
-        msg = f"{file.id} was not uploaded with the purpose batch"
-        raise NotFound(msg)
+        raise NotFound(f"{file.id} was not uploaded with the purpose batch")
     app.batch_records.require_room(
         batches_max=app.batch_limits.open_max, owner=request.caller.sharer
     )

@@ -99,8 +99,7 @@ class PromptBody(OptionsBody):
     def _one_of_both(self) -> Self:
         if (self.prompt is None) == (self.messages is None):
             code = "prompt_or_messages"
-            msg = "give either prompt or messages"
-            raise PydanticCustomError(code, msg)
+            raise PydanticCustomError(code, "give either prompt or messages")
         return self
 
 

@@ -122,11 +122,9 @@ def is_durable(request: Request) -> bool:
     asked = {"offset", "live"} & request.query.keys()
     native = "after" in request.query or "last-event-id" in request.headers
     if asked and native:
-        msg = "offset goes with neither after nor Last-Event-ID"
-        raise InvalidRequest(msg, field="offset")
+        raise InvalidRequest("offset goes with neither after nor Last-Event-ID", field="offset")
     if asked == {"live"}:
-        msg = "live needs an offset"
-        raise InvalidRequest(msg, field="offset")
+        raise InvalidRequest("live needs an offset", field="offset")
     return bool(asked) or (request.method == "HEAD" and not native)
 
 

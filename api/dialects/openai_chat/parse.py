@@ -248,8 +248,7 @@ def _wire_of(wire: ChatCompletionBody) -> bytes | None:
     if not wire.store:
         return None
     if (wire.n or 1) > 1:
-        msg = "a stored completion has one answer"
-        raise InvalidRequest(msg, field="store")
+        raise InvalidRequest("a stored completion has one answer", field="store")
     messages = [one.model_dump(mode="json", exclude_none=True) for one in wire.messages]
     return stored_form(messages, wire.metadata or {})
 

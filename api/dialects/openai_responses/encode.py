@@ -148,8 +148,7 @@ def ended_response(envelope: ResponseEnvelope, answer: AssembledAnswer) -> Respo
     """Return the response object of an answer that has finished or failed."""
     ending = answer.ending
     if ending is None:
-        msg = "only an answer that has ended can be assembled"
-        raise TypeError(msg)
+        raise TypeError("only an answer that has ended can be assembled")
     end = ending_or_error(ending)
     usage = ending.usage if isinstance(ending, Finished) else None
     if isinstance(end, SemanticError):

@@ -330,8 +330,7 @@ def _required(value: str | None, where: str, name: str) -> str:
 
 
 def _lacks(where: str, name: str) -> NoReturn:
-    msg = "an item of this type needs this field"
-    raise InvalidRequest(msg, field=f"{where}.{name}")
+    raise InvalidRequest("an item of this type needs this field", field=f"{where}.{name}")
 
 
 _PREFIXES: Final[Mapping[str, str]] = {
@@ -377,8 +376,7 @@ def checked(wire: BodyT) -> BodyT:
         msg = "the service has no prompt templates; send instructions and input"
         raise InvalidRequest(msg, field="prompt")
     if wire.background and wire.store is False:
-        msg = "a response in the background must be stored"
-        raise InvalidRequest(msg, field="background")
+        raise InvalidRequest("a response in the background must be stored", field="background")
     if wire.window_s is not None and (wire.stream or not wire.background):
         msg = "a completion window needs background: true and no stream"
         raise InvalidRequest(msg, field="background_options.completion_window")

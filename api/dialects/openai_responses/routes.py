@@ -187,8 +187,7 @@ async def compact_response(app: App, request: Request) -> Reply:
     if not turn.wire.input:
         turn = replace(turn, requested=replace(turn.requested, items=()))
     if not turn.conversation:
-        msg = "there is no conversation to compact"
-        raise InvalidRequest(msg, field="input")
+        raise InvalidRequest("there is no conversation to compact", field="input")
     turn = replace(turn, requested=compacting(turn.requested))
     envelope, answer = await _summarize(app, turn, request)
     questions = [item for item in turn.conversation if item.get("role") == "user"]

@@ -211,8 +211,7 @@ def resolve_item(app: App, item: Item, index: int, caller: Caller) -> dict[str, 
         found = None
     target = find_item(_output_of(app, found), item["id"]) if found is not None else None
     if target is None:
-        msg = f"item {item['id']} does not exist"
-        raise InvalidRequest(msg, field=f"input.{index}.id")
+        raise InvalidRequest(f"item {item['id']} does not exist", field=f"input.{index}.id")
     return dict(target)
 
 

@@ -70,8 +70,7 @@ def checked_grammar(syntax: str | None, definition: str | None, field: str) -> t
         InvalidRequest: The syntax is unknown, or the definition is empty or too long.
     """
     if syntax is None or syntax not in _SYNTAXES:
-        msg = f"it must be one of {', '.join(_SYNTAXES)}"
-        raise InvalidRequest(msg, field=f"{field}.syntax")
+        raise InvalidRequest(f"it must be one of {', '.join(_SYNTAXES)}", field=f"{field}.syntax")
     if not definition or len(definition) > DEFINITION_CHARS_MAX:
         msg = f"it must have between 1 and {DEFINITION_CHARS_MAX} characters"
         raise InvalidRequest(msg, field=f"{field}.definition")

@@ -149,8 +149,7 @@ def _remove(url: str, archive: LogArchived, *, clock: Clock, ids: IdSource) -> i
     failure = "the log cannot be archived"
     with disposed(writer_engine(url)) as engine, writing(engine, failure) as connection:
         if read_anchor(connection).position != archive.first_position - 1:
-            msg = "another process has archived the log meanwhile"
-            raise LogUnavailable(msg)
+            raise LogUnavailable("another process has archived the log meanwhile")
         # The append also brings the jobs projection, which the deletion reads, up to date.
         append_event(connection, LOG_STREAM, archive, clock=clock, ids=ids)
         connection.execute(insert(ARCHIVES).values(asdict(archive)))
@@ -239,8 +238,7 @@ def open_as_of(url: str) -> Iterator[AsOfLog]:
     """
     file = database_file(url)
     if file is not None and not file.exists():
-        msg = f"there is no event log at {file}"
-        raise LogUnavailable(msg)
+        raise LogUnavailable(f"there is no event log at {file}")
     refuse_newer_program(url)
     with disposed(reader_engine(url)) as engine:
         yield AsOfLog(engine, url)

@@ -54,8 +54,7 @@ def back_up(url: str, target: Path, *, progress: Progress | None = None) -> LogH
     """
     source = _file(url)
     if target.exists():
-        msg = f"{target} exists already"
-        raise LogUnavailable(msg)
+        raise LogUnavailable(f"{target} exists already")
     with _draft(target, f"the log cannot be copied to {target}") as part:
         _vacuum_into(source, part)
         sync_file(part)
@@ -87,8 +86,7 @@ def restore(
     """
     file = _file(url)
     if not copy.is_file():
-        msg = f"there is no copy at {copy}"
-        raise LogUnavailable(msg)
+        raise LogUnavailable(f"there is no copy at {copy}")
     kept = file.with_name(f"{file.name}.{kept_as}")
     failure = f"the copy {copy} cannot be put back"
     with unavailable(failure, OSError):
@@ -186,8 +184,7 @@ def _set_aside(file: Path, kept: Path) -> None:
     except driver_module().DatabaseError as error:
         if "locked" in str(error):
             kept_wal.unlink(missing_ok=True)
-            msg = "another process reads the log; end it and repeat this"
-            raise LogUnavailable(msg) from error
+            raise LogUnavailable("another process reads the log; end it and repeat this") from error
         # A damaged database may be the reason for the restore; its write-ahead log is kept.
     os.link(file, kept)
     for suffix in ("-wal", "-shm"):

@@ -76,8 +76,7 @@ class CheckpointFiles:
         with unavailable("the key of the checkpoints cannot be read", OSError, ValueError):
             key = bytes.fromhex(self.key.read_text("ascii").strip())
         if len(key) != KEY_BYTES:
-            msg = f"{self.key} is no key of {KEY_BYTES} bytes"
-            raise LogUnavailable(msg)
+            raise LogUnavailable(f"{self.key} is no key of {KEY_BYTES} bytes")
         return key
 
     def make_key(self) -> bytes:

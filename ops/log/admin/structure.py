@@ -46,8 +46,7 @@ def verify_structure(engine: Engine, url: str, archives: ArchiveReport) -> None:
         _verify_header(file)
     revision = current(url)
     if revision is None:
-        msg = f"{file or 'the database'} holds no event log"
-        raise LogUnavailable(msg)
+        raise LogUnavailable(f"{file or 'the database'} holds no event log")
     with snapshot(engine) as connection:
         if file is None:
             _verify_triggers(connection)

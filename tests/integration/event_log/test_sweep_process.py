@@ -68,8 +68,7 @@ def test_items_and_blocks_are_erased_before_the_texts(url: str) -> None:
 
 def test_nothing_is_erased_from_the_log_without_the_broker(url: str) -> None:
     def fail(_: object) -> None:
-        msg = "the broker is gone"
-        raise QueueUnavailable(msg)
+        raise QueueUnavailable("the broker is gone")
 
     with pytest.raises(QueueUnavailable):
         sweep_in_process(fail, lambda _: None, url=url, rules=_RULES)

@@ -165,8 +165,7 @@ class FakeTokenCounter:
         try:
             return self.count_of(request)
         except RuntimeError:
-            msg = "the prompt could not be counted"
-            raise EngineFailure(msg) from None
+            raise EngineFailure("the prompt could not be counted") from None
 
 
 class FakeBlockPlaces:

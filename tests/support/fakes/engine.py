@@ -123,8 +123,7 @@ class ScriptedRunner:
 
     def insert(self, admission: Admission) -> Admitted | None:
         if admission.sampling.seed > 2**63 - 1:
-            msg = "seed out of range"
-            raise ValueError(msg)
+            raise ValueError("seed out of range")
         prompt_length = len(admission.tokens) - admission.first_index
         prompt = "".join(map(chr, admission.tokens[:prompt_length])).removesuffix("<think>")
         answer = self.answers.get(prompt, DEFAULT_ANSWER)
@@ -180,8 +179,7 @@ class ScriptedRunner:
         for answer, index, _ in self._rows.values():
             read = answer[max(0, index - 1) : index - 1 + self.burst]
             if self.poison & set(map(ord, read)):
-                msg = "the model does not like this token"
-                raise RuntimeError(msg)
+                raise RuntimeError("the model does not like this token")
 
     def _next(self, uid: int) -> tuple[int, Finish | None]:
         answer, index, limit = self._rows[uid]
@@ -282,8 +280,7 @@ def _render(request: ChatRequest) -> RenderedPrompt:
         return RenderedPrompt(tuple(map(ord, text)), echoed=text if request.raw.is_echoed else "")
     text = request.messages[-1].content
     if text == REFUSED:
-        msg = "the script refuses this message"
-        raise InvalidRequest(msg, field="messages")
+        raise InvalidRequest("the script refuses this message", field="messages")
     tokens = tuple(map(ord, text + ("<think>" if request.thinking else "")))
     # The scripted template writes its system prompt as the first character.
     starts = (1,) if request.messages[0].role == "system" else ()

@@ -256,8 +256,7 @@ class InMemoryEventLog:
         request.check()
         with self._lock:
             if self.unavailable:
-                msg = "the disk is full"
-                raise LogUnavailable(msg)
+                raise LogUnavailable("the disk is full")
             return self._append(request)
 
     def load(self, stream: StreamName, *, after_version: int = 0) -> tuple[RecordedEvent, ...]:
@@ -335,8 +334,7 @@ class InMemoryEventLog:
 
     def check_writable(self) -> None:
         if self.unavailable:
-            msg = "the disk is full"
-            raise LogUnavailable(msg)
+            raise LogUnavailable("the disk is full")
 
     def lose_payload(self, digest: Digest) -> None:
         """Drop a payload, as erasure does."""
@@ -353,8 +351,7 @@ class InMemoryEventLog:
         for part in request.parts:
             for draft in part.drafts:
                 if draft.event_id in by_id and by_id[draft.event_id].stream != part.stream:
-                    msg = f"event {draft.event_id} stands in another stream"
-                    raise ValueError(msg)
+                    raise ValueError(f"event {draft.event_id} stands in another stream")
             if drafts := [draft for draft in part.drafts if draft.event_id not in by_id]:
                 fresh.append((part, drafts))
         if fresh:

@@ -22,6 +22,5 @@ class CountedSchema(dict[str, Any]):
         if key == "anyOf":
             self._left -= 1
             if self._left < 0:
-                msg = "the schema is read too often"
-                raise AssertionError(msg)
+                raise AssertionError("the schema is read too often")
         return super().get(key, default)

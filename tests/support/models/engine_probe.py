@@ -36,8 +36,7 @@ class CollectingSink:
             if self.away:
                 self.refused += 1
                 self._changed.notify_all()
-                msg = "the test took the broker away"
-                raise QueueUnavailable(msg)
+                raise QueueUnavailable("the test took the broker away")
             self.publishes += 1
             for job_id, item in items:
                 self.items.setdefault(job_id, []).append(item)

@@ -17,8 +17,7 @@ def poisoned(weights: LoadedWeights, tokens: AbstractSet[int]) -> LoadedWeights:
     class Poisoned(type(network)):  # type: ignore[misc]  # the class is known at run time
         def __call__(self, inputs: mx.array, *more: Any, **by_name: Any) -> Any:
             if inputs.shape[1] == 1 and tokens & set(inputs[:, 0].tolist()):  # type: ignore[arg-type]  # one axis
-                msg = "the network does not like this token"
-                raise RuntimeError(msg)
+                raise RuntimeError("the network does not like this token")
             return super().__call__(inputs, *more, **by_name)
 
     network.__class__ = Poisoned

@@ -184,8 +184,7 @@ def answer_rule(writer: GrammarWriter, prompt: PreparedPrompt) -> str:
     rule, reason = writer.schemas.schema_rule(prompt.answer_schema)
     if reason is not None:
         if prompt.is_strict:
-            msg = f"the schema of the answer cannot be kept: {reason}"
-            raise InvalidRequest(msg)
+            raise InvalidRequest(f"the schema of the answer cannot be kept: {reason}")
         _log.warning("answer_wider_than_schema")  # the reason quotes the schema
     return rule
 

@@ -112,8 +112,7 @@ class TaggedGrammar:
             if reasons:
                 self.wider[function["name"]] = ", ".join(reasons)
         if not named:
-            msg = "no tool has a name that can be written"
-            raise GrammarRefused(msg)
+            raise GrammarRefused("no tool has a name that can be written")
         one_call = " | ".join(named)
         calls = "one+" if self._syntax.is_repeated else "one"
         if self._syntax.separator and self._syntax.is_repeated:
@@ -356,8 +355,7 @@ def _length_bound(schema: object) -> Mapping[str, Any] | None:
 def _sized(low: int, high: int | None, *, padded: bool) -> str:
     """Return a regular expression for a text with ``low`` to ``high`` characters."""
     if high is not None and high < low:
-        msg = "no text is so long and so short"
-        raise ValueError(msg)
+        raise ValueError("no text is so long and so short")
     if low == 0:
         return "(?s:.)*" if high is None else f"(?s:.){{0,{high}}}"
     # With padding, the last line break belongs to the syntax and must not count as a character.

@@ -77,8 +77,7 @@ class _Terminals:
     def of(self, schema: object, depth: int) -> str | None:
         """Return the terminal of a part, after ``depth`` references and choices."""
         if depth > _REFERENCES_MAX:
-            msg = "$ref"
-            raise UnsupportedKeyword(msg)
+            raise UnsupportedKeyword("$ref")
         if "string" not in self._types.of(schema):
             return None
         if not isinstance(schema, Mapping):
@@ -149,16 +148,14 @@ def _own(schema: Mapping[str, Any]) -> list[str]:
         parts.append(one_of([value for value in values if isinstance(value, str)]))
     low, high = lengths(schema)
     if max(low, high or 0) > LENGTH_MAX:
-        msg = "maxLength" if high else "minLength"
-        raise UnsupportedKeyword(msg)
+        raise UnsupportedKeyword("maxLength" if high else "minLength")
     if low or high is not None:
         parts.append(f"/(?s:.{{{low},{'' if high is None else high}}})/")
     if isinstance(schema.get("pattern"), str):
         parts.append(_pattern(schema["pattern"]))
     if isinstance(schema.get("format"), str):
         if schema["format"] not in _FORMATS:
-            msg = f'format "{schema["format"]}"'
-            raise UnsupportedKeyword(msg)
+            raise UnsupportedKeyword(f'format "{schema["format"]}"')
         parts.append(f"/{_FORMATS[schema['format']]}/")
     return parts
 
@@ -174,8 +171,7 @@ def _inner(schema: Mapping[str, Any], root: Mapping[str, Any]) -> list[object]:
 def _needed(terminal: str | None) -> str:
     """Return the terminal of a part of a schema that allows strings."""
     if terminal is None:  # its types are behind too many references
-        msg = "$ref"
-        raise UnsupportedKeyword(msg)
+        raise UnsupportedKeyword("$ref")
     return terminal
 
 
@@ -193,8 +189,7 @@ def _choice(found: list[str | None], keyword: str) -> str | None:
 
 def _joined(operator: str, terminals: list[str]) -> str:
     if sum(map(len, terminals)) > _TERMINAL_CHARS_MAX:
-        msg = "too many choices"
-        raise UnsupportedKeyword(msg)
+        raise UnsupportedKeyword("too many choices")
     return operator.join(terminals) or ANY_TEXT
 
 
@@ -237,8 +232,7 @@ def _translated(body: str) -> str:
         elif in_class or char == "[":
             in_class = char != "]"
         elif char in "^$" or body.startswith(("(?=", "(?!", "(?<"), at):
-            msg = "pattern"
-            raise UnsupportedKeyword(msg)
+            raise UnsupportedKeyword("pattern")
         translated += "\\/" if char == "/" else f"\\x{ord(char):02x}" if char < " " else char
         at += size
     return translated
@@ -251,8 +245,7 @@ def _escape(escape: str, *, in_class: bool) -> str:
     if escape in ("\\D", "\\W") and not in_class:
         return {"\\D": "[^0-9]", "\\W": "[^A-Za-z0-9_]"}[escape]
     if escape[1:] in ("D", "W", "b", "B", "c", "k", "") or escape[1:].isdigit():
-        msg = "pattern"
-        raise UnsupportedKeyword(msg)
+        raise UnsupportedKeyword("pattern")
     return escape
 
 

@@ -85,8 +85,7 @@ class SoloRun:
             while True:
                 for _, token in self._sequences.decode():
                     for error in self._sampler.faults.values():
-                        msg = f"a token could not be drawn: {error}"
-                        raise EngineFailure(msg) from error
+                        raise EngineFailure(f"a token could not be drawn: {error}") from error
                     yield token
         finally:
             self._sequences.remove([uid])

@@ -150,8 +150,7 @@ def test_prompt_that_cannot_be_read_beside_rows_fails_alone(
 
     def poisoned(tokens: mx.array) -> None:
         if tokens.size == len(runs) + BLOCK - 3:
-            msg = "the device does not like the second piece"
-            raise RuntimeError(msg)
+            raise RuntimeError("the device does not like the second piece")
 
     watch_passes(warm, monkeypatch, poisoned)
     culprit = warm.join(random_tokens(2 * BLOCK - 2, 3))
@@ -246,8 +245,7 @@ def test_prompt_that_cannot_start_fails_alone_and_changes_no_token(
 
     def poisoned(tokens: mx.array) -> None:
         if tokens.shape == (len(runs) + starting, 1):
-            msg = "the device does not like these tokens"
-            raise RuntimeError(msg)
+            raise RuntimeError("the device does not like these tokens")
 
     watch_passes(warm, monkeypatch, poisoned)
     started = [warm.join(random_tokens(9, seed)) for seed in range(starting)]
@@ -275,8 +273,7 @@ def test_error_of_the_sampler_while_rows_start_concerns_the_whole_batch(
     several.join(random_tokens(9, 1))
 
     def failing(*_: object) -> mx.array:
-        msg = "nothing can be drawn"
-        raise RuntimeError(msg)
+        raise RuntimeError("nothing can be drawn")
 
     monkeypatch.setattr(several.runner.sequences._rows, "_sampler", failing)
     with pytest.raises(RuntimeError, match="nothing can be drawn"):

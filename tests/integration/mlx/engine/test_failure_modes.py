@@ -141,8 +141,7 @@ def test_worker_exception_while_a_prompt_is_read_fails_that_one_alone(
     def failing(network: Any, tokens: mx.array, **more: Any) -> mx.array:
         read: list[int] = tokens.flatten().tolist()  # type: ignore[assignment]  # one axis
         if any(read[at : at + 8] == poison[:8] for at in range(len(read))):
-            msg = "the device does not like these tokens"
-            raise RuntimeError(msg)
+            raise RuntimeError("the device does not like these tokens")
         logits: mx.array = compute(network, tokens, **more)
         return logits
 
@@ -165,8 +164,7 @@ def test_prompt_that_failed_while_it_was_read_leaves_the_turns_before_it(
         compute(network, rows, piece, *more)
         pieces.append(piece)
         if len(pieces) > 1:
-            msg = "the device does not like these tokens"
-            raise RuntimeError(msg)
+            raise RuntimeError("the device does not like these tokens")
 
     warm = bench(architecture)
     first = warm.run_alone(prompt)
@@ -187,8 +185,7 @@ def test_prompts_of_a_failed_pass_are_computed_again_alone(
 
     def failing(network: Any, rows: Any, pieces: Any, *more: Any) -> None:
         if any(piece == poison[:-1] for piece in pieces):
-            msg = "the device does not like these tokens"
-            raise RuntimeError(msg)
+            raise RuntimeError("the device does not like these tokens")
         compute(network, rows, pieces, *more)
 
     monkeypatch.setattr(running_sequences, "prefill", failing)
@@ -303,8 +300,7 @@ class TestWholeEngine:
         def failing(opening: RowOpening) -> Steps:
             if always or opening.plan.tokens:
                 yield True
-                msg = "a window is incomplete"
-                raise AssertionError(msg)
+                raise AssertionError("a window is incomplete")
             return (yield from run(opening))
 
         with monkeypatch.context() as patch:

@@ -137,8 +137,7 @@ def test_broken_step_leaves_the_blocks(engine: Engine, monkeypatch: pytest.Monke
 
     def broken() -> None:
         monkeypatch.setattr(engine.runner, "step", step)
-        msg = "the device went away"
-        raise RuntimeError(msg)
+        raise RuntimeError("the device went away")
 
     monkeypatch.setattr(engine.runner, "step", broken)
     failure = finished(submit(engine, "job-2", request)).failure

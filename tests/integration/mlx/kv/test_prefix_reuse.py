@@ -294,8 +294,7 @@ def test_blocks_that_cannot_be_put_together_are_let_go(
     warm.run_alone(prompt)
 
     def broken(*_: object) -> None:
-        msg = "out of memory"
-        raise RuntimeError(msg)
+        raise RuntimeError("out of memory")
 
     monkeypatch.setattr(ContextCaches, "reserve", broken)
     run = warm.join([*prompt, *random_tokens(40, 1)])

@@ -33,8 +33,7 @@ def test_answer_is_whole_although_the_log_cannot_explain_it(
 ) -> None:
     def diagnose(self: JobRecords, job_id: JobId) -> Never:
         del self, job_id
-        msg = "the disk is gone"
-        raise LogUnavailable(msg)
+        raise LogUnavailable("the disk is gone")
 
     async def scenario() -> None:
         async with fake_api() as api:

@@ -98,8 +98,7 @@ def test_an_unavailable_log_ends_the_stream_with_an_error_event() -> None:
 
 
 def _unavailable(*_: object, **__: object) -> tuple[()]:
-    msg = "the disk is gone"
-    raise LogUnavailable(msg)
+    raise LogUnavailable("the disk is gone")
 
 
 @pytest.mark.parametrize("cursor", ["-1", "x", "1-2", "9223372036854775808", ""])

@@ -235,8 +235,7 @@ class TestFailures:
         submit = world.engine.submit
 
         def refuse(_: GenerationTask) -> GenerationHandle:
-            msg = "it is closing"
-            raise EngineLost(msg)
+            raise EngineLost("it is closing")
 
         world.engine.submit = refuse  # type: ignore[method-assign,assignment]  # a fault
         assert world.run(job_id) is RunResult.REQUEUE

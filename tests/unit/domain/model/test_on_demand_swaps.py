@@ -202,8 +202,7 @@ def test_workers_learn_of_a_swap_and_a_broker_that_is_away_stops_none(
 
     def nudge(topic: ControlTopic) -> None:
         nudged.append(topic)
-        msg = "the broker is down"
-        raise QueueUnavailable(msg)
+        raise QueueUnavailable("the broker is down")
 
     monkeypatch.setattr(world.on_demand.signals, "nudge", nudge)
     assert world.on_demand.swap_if_due() is not None

@@ -100,8 +100,7 @@ def test_an_engine_that_fails_with_every_sequence_ends_as_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail() -> StepResult:
-        msg = "nothing works"
-        raise RuntimeError(msg)
+        raise RuntimeError("nothing works")
 
     with FakeEngine(CollectingSink(), SCRIPT, max_batch_size=4) as engine:
         monkeypatch.setattr(engine.runner, "step", fail)

@@ -37,14 +37,12 @@ def checked_adapter(directory: str) -> Path:
     try:
         config = json.loads((path / CONFIG_FILE).read_text())
     except ValueError as error:
-        msg = f"{path / CONFIG_FILE} is not JSON: {error}"
-        raise ModelLoadError(msg) from error
+        raise ModelLoadError(f"{path / CONFIG_FILE} is not JSON: {error}") from error
     if not isinstance(config, dict) or "lora_parameters" not in config:
         msg = f"{path / CONFIG_FILE} has no lora_parameters: mlx_lm.lora did not write it"
         raise ModelLoadError(msg)
     if config.get("fine_tune_type", "lora") == "full":
-        msg = f"{path} replaces all weights; make a model of it with mlx_lm.fuse"
-        raise ModelLoadError(msg)
+        raise ModelLoadError(f"{path} replaces all weights; make a model of it with mlx_lm.fuse")
     return path
 
 

@@ -68,8 +68,7 @@ def load_draft(draft: str, model: ModelEntry) -> DrafterSource:
         support = find_row_support(network)
         row_bytes = probe_spec(network, BLOCK_TOKENS).live_bytes(DRAFT_TOKENS_HELD)
     except UnsupportedCache as error:
-        msg = f"the draft model {draft} cannot draft: {error}"
-        raise ModelLoadError(msg) from error
+        raise ModelLoadError(f"the draft model {draft} cannot draft: {error}") from error
     except Exception as error:
         # mlx, mlx-lm and transformers raise exceptions of many types on a broken directory.
         msg = f"the draft model in {draft_dir} cannot be loaded: {type(error).__name__}: {error}"
@@ -78,8 +77,7 @@ def load_draft(draft: str, model: ModelEntry) -> DrafterSource:
         msg = f"the draft model {draft} has another vocabulary than {model.source}: {wrong}"
         raise ModelLoadError(msg)
     if support.draft_refusal:
-        msg = f"the draft model {draft} cannot draft: {support.draft_refusal}"
-        raise ModelLoadError(msg)
+        raise ModelLoadError(f"the draft model {draft} cannot draft: {support.draft_refusal}")
     memory = DrafterMemory(weights_bytes=parameter_bytes(network), row_bytes=row_bytes)
     return DrafterSource(partial(ModelDrafter, network, support, vocabulary), memory)
 

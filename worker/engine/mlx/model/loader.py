@@ -428,8 +428,7 @@ def _checked(model_dir: Path) -> Path:
         if not any(model_dir.glob(pattern))
     ]
     if missing:
-        msg = f"{model_dir} holds no model: {' and '.join(missing)} missing"
-        raise ModelLoadError(msg)
+        raise ModelLoadError(f"{model_dir} holds no model: {' and '.join(missing)} missing")
     return model_dir
 
 
@@ -461,8 +460,7 @@ def _sampling_defaults(model_dir: Path) -> Sampling:
     try:
         given = json.loads(file.read_text()) if file.is_file() else {}
     except ValueError as error:
-        msg = f"{file} is not JSON: {error}"
-        raise ModelLoadError(msg) from error
+        raise ModelLoadError(f"{file} is not JSON: {error}") from error
     penalties = Sampling(
         presence_penalty=float(given.get("presence_penalty") or 0.0),
         frequency_penalty=float(given.get("frequency_penalty") or 0.0),
@@ -500,13 +498,11 @@ def check_weight_files(model_dir: Path) -> None:
         ModelLoadError: A file that the index names is missing, or a file is not a whole one.
     """
     if not has_weights(model_dir):
-        msg = f"{model_dir} does not hold all files of weights that its index names"
-        raise ModelLoadError(msg)
+        raise ModelLoadError(f"{model_dir} does not hold all files of weights that its index names")
     for path in sorted(model_dir.glob("*.safetensors")):
         try:
             # Reads the header, and compares it with the length of the file.
             with safe_open(path, framework="numpy"):
                 pass
         except (OSError, SafetensorError) as error:
-            msg = f"{path} is no whole file of weights: {error}"
-            raise ModelLoadError(msg) from error
+            raise ModelLoadError(f"{path} is no whole file of weights: {error}") from error

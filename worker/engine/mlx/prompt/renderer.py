@@ -174,8 +174,7 @@ class PromptRenderer:
         text, opened = self._whole(request, encoding)
         ids = self._ids(text + opened, images_of(request.messages))
         if not ids:
-            msg = "the messages hold nothing to answer"
-            raise InvalidRequest(msg, field="messages")
+            raise InvalidRequest("the messages hold nothing to answer", field="messages")
         return RenderedPrompt(
             ids,
             opened,

@@ -298,8 +298,7 @@ class RawRenderer:
         """
         ids = self._ids_of(raw)
         if not ids:
-            msg = "the prompt is empty"
-            raise InvalidRequest(msg, field="prompt")
+            raise InvalidRequest("the prompt is empty", field="prompt")
         return RenderedPrompt(ids, echoed=self._echo_of(raw) if raw.is_echoed else "")
 
     def _ids_of(self, raw: RawPrompt) -> tuple[int, ...]:

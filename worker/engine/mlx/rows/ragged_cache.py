@@ -146,8 +146,7 @@ class RaggedCache:
     def masks_of_chunks(self) -> list[mx.array]:
         """Return the mask of each row, whose network computes masks of chunks itself."""
         if not self._in_chunks:
-            msg = "the network computes a mask itself"
-            raise NotImplementedError(msg)
+            raise NotImplementedError("the network computes a mask itself")
         pairs = zip(self.rows, self.lengths, strict=True)
         return [row.mask_of_chunks(length) for row, length in pairs]
 
@@ -327,8 +326,7 @@ def _of_rows(name: str, given: Any, ragged: RaggedCache | RaggedTensor) -> Seque
         return given.rows
     if isinstance(given, CacheList):
         if any(map(is_state, leaves(given.caches))):
-            msg = "attention has a state too"
-            raise NotImplementedError(msg)
+            raise NotImplementedError("attention has a state too")
         parts = [_of_rows(name, one, ragged) for one in given.caches]
         return [CacheList(*row) for row in zip(*parts, strict=True)]
     lengths = ragged.lengths

@@ -443,8 +443,7 @@ def _drafted(network: Network, hooks: StateHooks, kind: RaggedKind, count: int) 
     with hooks.drafting(states, lengths) as ragged:
         logits = forward_rows(network, rows, tokens, ragged, kind)
     if not all(state.is_whole for state in ragged.values()):
-        msg = "a function that is not known computes them"
-        raise NotImplementedError(msg)
+        raise NotImplementedError("a function that is not known computes them")
     for caches, length, count_kept in zip(rows, lengths, kept, strict=True):
         for leaf in leaves(caches):
             if not is_state(leaf):

@@ -306,6 +306,5 @@ def _mark_of(tokenizer: Tokenizer) -> str:
     _, _, rest = text.partition(_BEFORE)
     mark, found, _ = rest.partition(_AFTER)
     if not mark.strip() or not found:
-        msg = "its chat template has no place for an image"
-        raise ValueError(msg)
+        raise ValueError("its chat template has no place for an image")
     return mark

@@ -171,8 +171,7 @@ class JsonValue:
 
     def _expect(self, condition: bool, char: str) -> None:  # noqa: FBT001 - reads as an assert
         if not condition:
-            msg = f"{char!r} cannot follow here"
-            raise MalformedJson(msg)
+            raise MalformedJson(f"{char!r} cannot follow here")
 
 
 _IN_STRING = frozenset({_State.STRING, _State.ESCAPE, _State.HEX})

@@ -479,11 +479,9 @@ def _parse(text: str, rules: CallRules) -> list[CallDelta] | None:
 
 def _deltas(name: object, arguments: object, rules: CallRules) -> list[CallDelta]:
     if not isinstance(name, str) or not name or not isinstance(arguments, dict):
-        msg = "not a call"
-        raise TypeError(msg)
+        raise TypeError("not a call")
     if name not in rules.names and set(arguments) <= {"raw"}:
         # Some parsers return this for any text.
-        msg = "not a call of a tool"
-        raise ValueError(msg)
+        raise ValueError("not a call of a tool")
     text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
     return [CallOpened(name), CallInput(text), CallClosed()]

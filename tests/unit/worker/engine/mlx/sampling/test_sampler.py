@@ -154,8 +154,7 @@ class _Allows(Unlimited):
 
 class _Lost(_Allows):
     def mask(self) -> bytes | None:
-        msg = "too much to follow"
-        raise ConstraintLost(msg)
+        raise ConstraintLost("too much to follow")
 
 
 def held(*rows: tuple[Sampling, Constraint | None], times: int = DRAWS) -> list[list[int]]:
@@ -284,8 +283,7 @@ def test_a_grammar_that_is_lost_ahead_costs_only_the_draft() -> None:
     class LostLater(_Spells):
         def mask(self) -> bytes | None:
             if len(self.seen) == 2:
-                msg = "too much to follow"
-                raise ConstraintLost(msg)
+                raise ConstraintLost("too much to follow")
             return super().mask()
 
     sampler = BatchSampler(lambda size: [0] * size)
