@@ -235,6 +235,8 @@ class RequestBody(BaseModel):
 
 #: Most unknown fields that are named: the search for a similar name takes a millisecond.
 UNKNOWN_MAX: Final = 16
+#: Likeness to a known name, from 0 to 1, from which an unknown one is taken for a misspelt one.
+_MISSPELT: Final = 0.8
 
 
 class GenerationBody(RequestBody):
@@ -256,7 +258,7 @@ def _unknown_fields(body: RequestBody, value: Mapping[str, Any], place: str = ""
     known = {field.alias or key: key for key, field in type(body).model_fields.items()}
     for name, member in value.items():
         if name not in known:
-            near = get_close_matches(name[:NAME_CHARS_MAX], known, 1)
+            near = get_close_matches(name[:NAME_CHARS_MAX], known, 1, _MISSPELT)
             yield f"{place}{name}" + (f" (did you mean {place}{near[0]}?)" if near else "")
         elif isinstance(member, dict) and isinstance(
             inside := getattr(body, known[name]), RequestBody

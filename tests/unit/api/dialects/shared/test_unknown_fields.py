@@ -68,8 +68,8 @@ def test_a_body_of_known_fields_has_no_warning(path: str) -> None:
         ),
         (
             "/api/chat",
-            {"options": {"num_predic": 5}},
-            "options.num_predic (did you mean options.num_predict?)",
+            {"options": {"num_predic": 5, "num_ctx": 4096}},
+            "options.num_predic (did you mean options.num_predict?), options.num_ctx",
         ),
     ],
 )
