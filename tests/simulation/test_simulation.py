@@ -7,7 +7,6 @@ runs search for new ones.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -17,9 +16,9 @@ from tests.simulation.machine import Simulation
 from tests.simulation.planted import PLANTED, PLANTED_IN_WEEKS
 from tests.simulation.walk import BrokenPromise, walk
 from tests.simulation.week import live_week
+from tests.support.day_and_night import by_day
 
-#: By day, and at night.
-LIVES = (100, 200)
+LIVES = by_day(100, night=200)
 #: Planted bugs, each with a life that finds it; ``--planted`` prints the lives after a change.
 FOUND = {
     "a worker that lives counts as dead": 122,
@@ -54,22 +53,16 @@ FOUND_IN_WEEKS = {
     "a delivery counts as acknowledged": 4,
     "a scheduled job is recorded after its append": 5,
 }
-WEEKS = (5, 10)
+WEEKS = by_day(5, night=10)
 #: What the short run must meet often, beside ends.
 _MET = ("retries", "crashes", "readers", "swaps", "batches", "webhook messages", "held jobs")
 EXAMPLES = 20
 RULES = 25
 
 
-def by_day_and_night(sizes: tuple[int, int]) -> list[Any]:
-    day, night = sizes
-    return [day, pytest.param(night, marks=pytest.mark.nightly)]
-
-
-@pytest.mark.parametrize("lives", by_day_and_night(LIVES))
-def test_no_life_under_faults_breaks_a_promise(lives: int) -> None:
+def test_no_life_under_faults_breaks_a_promise() -> None:
     tally: Counter[str] = Counter()
-    for seed in range(lives):
+    for seed in range(LIVES):
         walk(seed, tally)
     # That all of it was really met with.
     met = ("JobCompleted", "JobFailed", "JobCancelled", "JobExpired", "jobs of several attempts")
@@ -112,10 +105,9 @@ def test_planted_bug_is_found_in_its_life(name: str, seed: int) -> None:
         walk(seed)
 
 
-@pytest.mark.parametrize("weeks", by_day_and_night(WEEKS))
-def test_no_week_breaks_a_promise(weeks: int) -> None:
+def test_no_week_breaks_a_promise() -> None:
     tally: Counter[str] = Counter()
-    for seed in range(weeks):
+    for seed in range(WEEKS):
         live_week(seed, tally)
     met = ("sleeps", "power cuts", "corrections of the clock", "held jobs", "jobs after others")
     assert all(tally[what] >= 10 for what in (*met, "missed instants", "swaps", "batches")), tally

@@ -28,11 +28,11 @@ from domain.values import StreamName
 from tests.simulation.planted import PLANTED_IN_WEEKS
 from tests.simulation.steps import Order, Process
 from tests.support.builders.job_events import draft, submitted
+from tests.support.day_and_night import by_day
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import FakeClock, SequentialIds
 
-#: By day, and at night.
-LIVES = (60, 200)
+LIVES = by_day(60, night=200)
 STEPS = 150
 #: Rounds without crashes after which every event is settled: each may need all its deliveries.
 ROUNDS_MAX = 400
@@ -129,14 +129,13 @@ class Life:
                 assert behind <= self._dealt | parked, "acknowledged and never dealt with"
 
 
-def _live(lives: int) -> None:
-    for seed in range(lives):
+def _live() -> None:
+    for seed in range(LIVES):
         Life(seed).run()
 
 
-@pytest.mark.parametrize("lives", [LIVES[0], pytest.param(LIVES[1], marks=pytest.mark.nightly)])
-def test_what_is_acknowledged_was_dealt_with_or_is_parked(lives: int) -> None:
-    _live(lives)
+def test_what_is_acknowledged_was_dealt_with_or_is_parked() -> None:
+    _live()
 
 
 def _deliveries_are_not_counted() -> AbstractContextManager[Any]:
@@ -165,4 +164,4 @@ def _parking_skips_what_was_delivered() -> AbstractContextManager[Any]:
 )
 def test_a_planted_bug_is_found(plant: Callable[[], AbstractContextManager[Any]]) -> None:
     with plant(), pytest.raises(AssertionError):
-        _live(LIVES[0])
+        _live()

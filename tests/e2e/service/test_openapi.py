@@ -91,7 +91,7 @@ def _config() -> str:
 
 @pytest.fixture(scope="module")
 def terse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service whose answers are short unless a request says how long."""
+    """A service whose answers are short unless a request has a limit."""
     running = Service(
         tmp_path_factory.mktemp("terse") / "data",
         env={

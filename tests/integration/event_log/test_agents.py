@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
@@ -30,7 +30,7 @@ from ops.log.sql_event_log import open_log
 from tests.support.builders.job_events import completed, draft, started, submitted, worker_event
 from tests.support.builders.job_histories import histories
 from tests.support.builders.log_files import new_log
-from tests.support.day_and_night import by_day
+from tests.support.day_and_night import examples
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import FakeClock
 
@@ -49,7 +49,7 @@ def rows(agents: FoldedAgents) -> bytes:
     return canonical_json([row_of(agent, agents.latest_jobs(agent.id)) for agent in found])
 
 
-@settings(max_examples=by_day(5, night=10), deadline=None)
+@examples(5, night=10)
 @given(
     st.lists(histories(), min_size=1, max_size=4),
     st.lists(cache_lives, min_size=2, max_size=2),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Connection
 from typer.testing import CliRunner, Result
@@ -44,7 +44,7 @@ from tests.support.builders.job_events import (
 )
 from tests.support.builders.job_histories import histories
 from tests.support.builders.log_files import agent_records, new_log, raw_connection, verify
-from tests.support.day_and_night import by_day
+from tests.support.day_and_night import examples
 from tests.support.fakes.time import FakeClock
 from tests.support.processes.killed import DISK, killed_at_every_step
 
@@ -373,7 +373,7 @@ def test_an_archiving_that_is_killed_is_done_whole_or_not_at_all(
     assert _views(url, clock) == listed
 
 
-@settings(max_examples=by_day(4, night=6), deadline=None)
+@examples(4, night=6)
 @given(st.lists(histories(), min_size=1, max_size=4), st.randoms(use_true_random=False))
 def test_whatever_is_archived_the_list_and_the_chain_stay(
     lives: list[tuple[JobEvent, ...]], order: Any

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
@@ -22,11 +22,11 @@ from ops.log.sql_event_log import open_log
 from tests.support.builders.job_events import completed, draft, started, submitted, worker_event
 from tests.support.builders.job_histories import histories
 from tests.support.builders.log_files import new_log
-from tests.support.day_and_night import by_day
+from tests.support.day_and_night import examples
 from tests.support.fakes.time import FakeClock
 
 
-@settings(max_examples=by_day(5, night=10), deadline=None)
+@examples(5, night=10)
 @given(st.lists(histories(), min_size=1, max_size=4), st.randoms(use_true_random=False))
 def test_every_past_is_what_the_live_projection_was_then(
     lives: list[tuple[JobEvent, ...]], order: Any

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.dialects import sqlite
 
@@ -24,7 +24,7 @@ from ops.log.sql_event_log import SqlEventLog, open_log
 from tests.support.builders.job_events import completed, draft, started, submitted, worker_event
 from tests.support.builders.job_histories import histories
 from tests.support.builders.log_files import fill, new_log, raw_connection
-from tests.support.day_and_night import by_day
+from tests.support.day_and_night import examples
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def _rows(url: str) -> list[Any]:
         return list(raw.execute("SELECT * FROM jobs ORDER BY accepted_position"))
 
 
-@settings(max_examples=by_day(10, night=25), deadline=None)
+@examples(10, night=25)
 @given(st.lists(histories(), max_size=5), st.randoms(use_true_random=False))
 def test_live_rebuilt_and_folded_jobs_are_the_same(
     lives: list[tuple[JobEvent, ...]], order: Any

@@ -39,7 +39,7 @@ from ops.log.sql_event_log import open_log
 from tests.support.builders.job_events import draft, worker_event
 from tests.support.builders.job_histories import COUNTS, histories
 from tests.support.builders.log_files import fill, new_log, raw_connection
-from tests.support.day_and_night import by_day
+from tests.support.day_and_night import by_day, examples
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import FakeClock
 from tests.support.polling import now_s, pause, wait_until
@@ -156,7 +156,7 @@ def _check(url: str, lives: Histories, order: list[str]) -> None:
         assert _rows(url) == live
 
 
-@settings(max_examples=by_day(6, night=12), deadline=None)
+@examples(6, night=12)
 @given(_logs())
 def test_appended_rebuilt_and_folded_projections_are_the_same(
     lives_and_order: tuple[Histories, list[str]],

@@ -198,7 +198,7 @@ _STARTS = {
 
 # By day each part meets one of the two.
 @pytest.mark.parametrize(
-    ("spoil", "code", "said", "names"),
+    ("spoil", "code", "message", "names"),
     [
         (_of_a_newer_program, ExitCode.CONFIG, "update semantic", ["worker"]),
         (_cut_off, ExitCode.DAMAGED, "does not verify at position", ["api", "serve"]),
@@ -212,7 +212,7 @@ _STARTS = {
     ],
 )
 def test_no_part_of_the_service_starts_again_and_again_on_an_unusable_log(
-    tmp_path: Path, spoil: Callable[[str], None], code: ExitCode, said: str, names: list[str]
+    tmp_path: Path, spoil: Callable[[str], None], code: ExitCode, message: str, names: list[str]
 ) -> None:
     spoil(new_log(tmp_path))
     environment = os.environ | {
@@ -234,4 +234,4 @@ def test_no_part_of_the_service_starts_again_and_again_on_an_unusable_log(
     for name, part in parts.items():
         _, errors = part.communicate(timeout=scaled(200))
         assert part.returncode == code, (name, errors)
-        assert said in errors, name
+        assert message in errors, name

@@ -13,7 +13,6 @@ import importlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -22,8 +21,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.polling import scaled
+from tests.support.processes.fork_server import ForkServer, become
 
-_ROOT = Path(__file__).parents[3]
 _DEADLINE_S = 240
 #: What ``semantic`` imports. Not the client of the hub: it reads the environment at its import.
 _PREPARED = (
@@ -40,20 +39,12 @@ class PreparedCommands:
     """Runs one command after the other."""
 
     def __init__(self) -> None:
-        self._server = subprocess.Popen(
-            [sys.executable, "-m", __name__],
-            cwd=_ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._server = ForkServer(__name__)
 
     def run(
         self, *words: str, cwd: Path, env: Mapping[str, str], stdin: str = ""
     ) -> tuple[int, str, str]:
         """Return the exit code of a command, its output and its errors."""
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
         with tempfile.TemporaryDirectory() as directory:
             files = [Path(directory, name) for name in ("stdin", "stdout", "stderr")]
             files[0].write_text(stdin)
@@ -63,14 +54,11 @@ class PreparedCommands:
                 "env": dict(env),
                 "files": [str(file) for file in files],
             }
-            self._server.stdin.write(json.dumps(request) + "\n")
-            self._server.stdin.flush()
-            code = int(self._server.stdout.readline())
+            code = self._server.ask(request)
             return code, files[1].read_text(), files[2].read_text()
 
     def close(self) -> None:
-        with self._server:
-            pass  # the end of its input ends it
+        self._server.close()
 
 
 @pytest.fixture(scope="session")
@@ -99,15 +87,10 @@ def _serve() -> None:
 
 
 def _become(words: list[str], cwd: str, env: dict[str, str], files: list[str]) -> None:
-    """Be the process that a shell starts."""
+    """Be a command that a shell starts."""
     signal.alarm(int(scaled(_DEADLINE_S)))
     os.chdir(cwd)
-    os.environ.clear()
-    os.environ.update(env)
-    for number, file in enumerate(files):
-        opened = os.open(file, os.O_RDWR | os.O_CREAT)
-        os.dup2(opened, number)
-        os.close(opened)
+    become(env, files)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - until the end
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = open(  # noqa: SIM115

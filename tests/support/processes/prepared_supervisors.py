@@ -10,15 +10,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from tests.support.polling import wait_until
-
-_ROOT = Path(__file__).parents[3]
+from tests.support.processes.fork_server import ForkServer, become
 
 
 class ForkedProcess:
@@ -52,26 +50,14 @@ class PreparedSupervisors:
 
     def __init__(self) -> None:
         self._codes = tempfile.TemporaryDirectory()
-        self._server = subprocess.Popen(
-            [sys.executable, "-m", __name__, self._codes.name],
-            cwd=_ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._server = ForkServer(__name__, self._codes.name)
 
     def start(self, env: Mapping[str, str], stdout: Path, stderr: Path) -> ForkedProcess:
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
-        request = {"env": dict(env), "stdout": str(stdout), "stderr": str(stderr)}
-        self._server.stdin.write(json.dumps(request) + "\n")
-        self._server.stdin.flush()
-        pid = int(self._server.stdout.readline())
+        pid = self._server.ask({"env": dict(env), "files": [os.devnull, str(stdout), str(stderr)]})
         return ForkedProcess(pid, Path(self._codes.name, str(pid)))
 
     def close(self) -> None:
-        with self._server:
-            pass  # the end of its input ends it
+        self._server.close()
         self._codes.cleanup()
 
 
@@ -100,21 +86,11 @@ def _serve(codes: Path) -> None:
         if not child:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-            _become(**json.loads(line))
+            become(**json.loads(line))
             sys.exit(serve(load_settings(), stand_ins))
         (codes / str(child)).unlink(missing_ok=True)  # of an earlier process with this number
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
         print(child, flush=True)  # noqa: T201 - the answer
-
-
-def _become(env: Mapping[str, str], stdout: str, stderr: str) -> None:
-    """Be the process that a shell starts."""
-    os.environ.clear()
-    os.environ.update(env)
-    for number, file in enumerate((os.devnull, stdout, stderr)):
-        opened = os.open(file, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
-        os.dup2(opened, number)
-        os.close(opened)
 
 
 if __name__ == "__main__":

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from api.dialects.embeddings import parse
 from domain.chat.request import ChatRequest
 from domain.errors import InvalidRequest
 from tests.support.builders.body_schemas import body_validator
-from tests.support.day_and_night import by_day
+from tests.support.day_and_night import examples
 
 # Ids must be written as integers: 1.0 is refused, which a schema cannot say.
 _fractions = st.floats().filter(lambda number: not number.is_integer())
@@ -41,7 +41,7 @@ _bodies = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=by_day(100, night=300), deadline=None)
+@examples(100, night=300)
 @given(body=_bodies | _values)
 def test_a_body_is_a_request_that_the_schema_allows_or_an_invalid_request(body: Any) -> None:
     refusal = ""

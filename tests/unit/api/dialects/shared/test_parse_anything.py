@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from api.dialects.anthropic import parse as anthropic
@@ -19,7 +19,7 @@ from domain.chat.request import ChatRequest
 from domain.errors import InvalidRequest
 from domain.values import SEED_MAX
 from tests.support.builders.body_schemas import body_validator
-from tests.support.day_and_night import by_day
+from tests.support.day_and_night import examples
 from tests.support.fakes.time import SequentialIds
 
 _IDS = SequentialIds()
@@ -86,7 +86,7 @@ _bodies = st.builds(
 
 
 @pytest.mark.parametrize("dialect", _PARSERS)
-@settings(max_examples=by_day(75, night=150), deadline=None)
+@examples(75, night=150)
 @given(body=_bodies | _values)
 def test_any_json_is_a_valid_request_or_an_invalid_request(dialect: str, body: Any) -> None:
     try:
@@ -98,7 +98,7 @@ def test_any_json_is_a_valid_request_or_an_invalid_request(dialect: str, body: A
 
 
 @pytest.mark.parametrize("dialect", _PARSERS)
-@settings(max_examples=by_day(75, night=150), deadline=None)
+@examples(75, night=150)
 @given(body=_bodies)
 def test_what_is_accepted_is_what_the_published_schema_allows(
     dialect: str, body: dict[str, Any]
