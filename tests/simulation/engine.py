@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -164,12 +165,18 @@ class StepEngine:
             answer=answer_to(prompt, self._model, task.prompt.sampling.seed),
             tokens=[],
             next_item=task.first_item,
-            since=self._clock.monotonic(),
+            since=-math.inf if task.attempt > 1 else self._clock.monotonic(),
         )
         self._take_over(generation)
         self._live.append(generation)
         rank = int(task.priority is Priority.BATCH)
-        self._waiting.add(generation, cost=len(prompt), now=generation.since, rank=rank)
+        self._waiting.add(
+            generation,
+            cost=len(prompt),
+            now=self._clock.monotonic(),
+            rank=rank,
+            is_due=task.attempt > 1,
+        )
         return _Handle(self, generation, self._pause)
 
     # -- what a test does with it ----------------------------------------------------------------

@@ -187,13 +187,20 @@ def _no_prompt_is_ever_due() -> AbstractContextManager[Any]:
 def _batch_work_takes_the_memory_of_interactive_work() -> AbstractContextManager[Any]:
     add = WaitingQueue.add
 
-    def equal(
-        self: WaitingQueue[Any], item: Any, *, cost: float, now: float, rank: int = 0
-    ) -> None:
-        del rank
+    def equal(self: WaitingQueue[Any], item: Any, *, cost: float, now: float, **_: object) -> None:
         add(self, item, cost=cost, now=now)
 
     return mock.patch.object(WaitingQueue, "add", equal)
+
+
+def _new_prompts_pass_what_was_begun() -> AbstractContextManager[Any]:
+    add = WaitingQueue.add
+
+    def last(self: WaitingQueue[Any], item: Any, *, is_due: bool, **values: Any) -> None:
+        del is_due
+        add(self, item, **values)
+
+    return mock.patch.object(WaitingQueue, "add", last)
 
 
 def _a_batch_ends_with_open_lines() -> AbstractContextManager[Any]:
@@ -409,6 +416,7 @@ PLANTED: Mapping[str, Plant] = {
     "readers do not look into the log": _readers_wait_for_the_broker,
     "an end follows lost items": _the_terminal_item_follows_lost_items,
     "a due prompt holds no other back": _no_prompt_is_ever_due,
+    "new prompts pass what was begun": _new_prompts_pass_what_was_begun,
     "batch work takes memory first": _batch_work_takes_the_memory_of_interactive_work,
     "a batch ends with open lines": _a_batch_ends_with_open_lines,
     "lines of a round that a crash broke are forgotten": _lines_of_a_broken_round_are_forgotten,

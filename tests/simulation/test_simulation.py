@@ -27,6 +27,7 @@ FOUND = {
     "a job starts after its time": 308,
     "what a dead worker held stays in its hand": 74,
     "a nudge is believed without the log": 5,
+    "new prompts pass what was begun": 29,
     "a batch ends with open lines": 6,
     "lines of a round that a crash broke are forgotten": 101,
     "a refused line can be retried": 41,

@@ -41,8 +41,9 @@ class SequenceScheduler:
     """Admits waiting sequences to the batch. Only the engine thread uses it.
 
     Sequences whose context is in memory are preferred, so that contexts that do not fit together
-    take turns; ``FairQueue`` bounds how long the others wait. Interactive work comes before batch
-    work, and preempts the youngest batch sequence where it lacks memory or a place.
+    take turns; ``FairQueue`` bounds how long the others wait. The later attempts of jobs, whose
+    clients may have read half an answer, are due at once. Interactive work comes before batch work,
+    and preempts the youngest batch sequence where it lacks memory or a place.
 
     Args:
         places: Most sequences that run at once.
@@ -119,7 +120,13 @@ class SequenceScheduler:
     def add(self, sequence: Sequence) -> None:
         """Let a new sequence wait for a place."""
         cost = len(sequence.admission.tokens) - sequence.task.prompt.cached_tokens
-        self._waiting.add(sequence, cost=cost, now=sequence.times.submitted, rank=_rank(sequence))
+        self._waiting.add(
+            sequence,
+            cost=cost,
+            now=sequence.times.submitted,
+            rank=_rank(sequence),
+            is_due=sequence.task.attempt > 1,
+        )
 
     def admit(self, runner: ModelRunner, now: float) -> None:
         """Insert waiting sequences in the order of the queue, while there is room."""

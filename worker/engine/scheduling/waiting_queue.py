@@ -46,8 +46,8 @@ class FairQueue(Generic[T]):
     """A queue that serves the cheapest item first without starving the others.
 
     An item is *due* once ``passes_max`` later arrivals were served before it, or once it has
-    waited for ``wait_s_max``. Items that were put back come first, then the due ones in order of
-    arrival, then the others by their cost.
+    waited for ``wait_s_max``; some are due at once. Items that were put back come first, then the
+    due ones in order of arrival, then the others by their cost.
 
     Items of rank 0 come before those of a higher rank. An item of a higher rank precedes them only
     when it is due by the number of passes: time and a return advance it among its own rank alone.
@@ -66,9 +66,11 @@ class FairQueue(Generic[T]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def add(self, item: T, *, cost: float, now: float, rank: int = 0) -> None:
-        """Append an item; a lower rank is served first."""
-        self._entries.append(_Entry(item, cost, now, rank))
+    def add(
+        self, item: T, *, cost: float, now: float, rank: int = 0, is_due: bool = False
+    ) -> None:
+        """Append an item; a lower rank is served first, and within it what is due."""
+        self._entries.append(_Entry(item, cost, -math.inf if is_due else now, rank))
 
     def put_back(self, item: T, *, rank: int = 0) -> None:
         """Return an item that was served before to the front of its rank."""
@@ -209,9 +211,11 @@ class WaitingQueue(FairQueue[T]):
         """Return why each item waits, in order, as of the last attempt; any thread may read it."""
         return self._reasons
 
-    def add(self, item: T, *, cost: float, now: float, rank: int = 0) -> None:
-        """Append an item, which may open the window; a lower rank joins first."""
-        super().add(item, cost=cost, now=now, rank=rank)
+    def add(
+        self, item: T, *, cost: float, now: float, rank: int = 0, is_due: bool = False
+    ) -> None:
+        """Append an item, which may open the window; see ``FairQueue.add``."""
+        super().add(item, cost=cost, now=now, rank=rank, is_due=is_due)
         self.window.record_arrival(now)
 
     def remove(self, item: T) -> None:

@@ -75,6 +75,7 @@ class World:
         *,
         priority: Priority = Priority.INTERACTIVE,
         answer: str = ANSWER,
+        attempt: int = 1,
     ) -> Sequence:
         """Submit a prompt, by default one of this name's own."""
         prompt = name[0] * PROMPT_TOKENS if prompt is None else prompt
@@ -87,7 +88,7 @@ class World:
         sequence = Sequence(
             task=GenerationTask(
                 job_id=JobId(name),
-                attempt=1,
+                attempt=attempt,
                 prompt=prepared,
                 emitted=(),
                 first_item=1,
@@ -195,6 +196,20 @@ def test_large_prompt_is_overtaken_until_it_is_due_and_then_waits_alone() -> Non
     assert world.waiting == {"big": WaitingFor.MEMORY, "late": WaitingFor.MEMORY}
     world.run()
     assert world.joined[-2:] == ["big", "late"]
+
+
+def test_what_another_worker_began_goes_on_before_new_and_shorter_prompts() -> None:
+    world = World(places=1)
+    world.submit("long", answer="x" * 20)
+    world.step()
+    for number in range(2):
+        world.submit(f"new-{number}", "n" * 10)
+        world.submit(f"second-attempt-{number}", attempt=2)
+    world.submit("batch", "b" * 5, priority=Priority.BATCH, attempt=2)
+    world.run()
+    first, *order = world.joined
+    assert first == "long"
+    assert order == ["second-attempt-0", "second-attempt-1", "new-0", "new-1", "batch"]
 
 
 def test_interactive_prompt_takes_the_memory_of_the_youngest_batch_sequence() -> None:

@@ -44,6 +44,13 @@ class TestFairQueue:
         assert order_of(queue, WAIT_S_MAX - 0.001) == [1, 0]
         assert order_of(queue, WAIT_S_MAX) == [0, 1]
 
+    def test_item_that_is_due_at_once_precedes_cheaper_ones_and_no_earlier_due_one(self) -> None:
+        queue = queue_of(5, 1, wait_s_max=WAIT_S_MAX)
+        queue.add(2, cost=9, now=WAIT_S_MAX / 2, is_due=True)
+        queue.add(3, cost=0, now=WAIT_S_MAX / 2, is_due=True, rank=1)
+        assert order_of(queue, WAIT_S_MAX / 2) == [2, 1, 0, 3]
+        assert order_of(queue, WAIT_S_MAX) == [0, 1, 2, 3]
+
     def test_item_put_back_precedes_all_others(self) -> None:
         queue = queue_of(1, 2)
         queue.put_back(7)
