@@ -39,6 +39,8 @@ WITHIN_S = 90.0
 #: Jobs are accepted in rounds until both workers have had one.
 ROUNDS_MAX = 20
 SILENCE_MAX_MS = 3_600_000
+#: Seconds of a token of an endless stream: those of a batch are added up, and most tests have four.
+PACE_S = ENDLESS_PACE_S / 4
 #: Streams during a rolling restart, and the items of each before and after each step.
 STREAMS = 8
 ITEMS = 5
@@ -65,9 +67,7 @@ class Site:
             "SEMANTIC_REDIS__PREFIX": self._keys.prefix,
             "SEMANTIC_SERVER__PORT": str(port),
         }
-        write_script(
-            directory, [line("?", None), line("Count for ever", ENDLESS, pace_s=ENDLESS_PACE_S)]
-        )
+        write_script(directory, [line("?", None), line("Count for ever", ENDLESS, pace_s=PACE_S)])
         # Only the end of its connections shows the others that a worker has died.
         silence = {"ops.broker.dramatiq_queue.HEARTBEAT_TIMEOUT_MS": SILENCE_MAX_MS}
         settings = {"SCRIPT_DIR": str(directory), "SEMANTIC_SERVER__DRAIN_S": "1"}

@@ -66,9 +66,7 @@ class FairQueue(Generic[T]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def add(
-        self, item: T, *, cost: float, now: float, rank: int = 0, is_due: bool = False
-    ) -> None:
+    def add(self, item: T, *, cost: float, now: float, rank: int = 0, is_due: bool = False) -> None:
         """Append an item; a lower rank is served first, and within it what is due."""
         self._entries.append(_Entry(item, cost, -math.inf if is_due else now, rank))
 
@@ -211,9 +209,7 @@ class WaitingQueue(FairQueue[T]):
         """Return why each item waits, in order, as of the last attempt; any thread may read it."""
         return self._reasons
 
-    def add(
-        self, item: T, *, cost: float, now: float, rank: int = 0, is_due: bool = False
-    ) -> None:
+    def add(self, item: T, *, cost: float, now: float, rank: int = 0, is_due: bool = False) -> None:
         """Append an item, which may open the window; see ``FairQueue.add``."""
         super().add(item, cost=cost, now=now, rank=rank, is_due=is_due)
         self.window.record_arrival(now)
