@@ -4,6 +4,8 @@
 - While both wait, every ``BATCH_EVERY``-th turn goes to a batch job, so batch work never stops.
 - Within a queue the agents take turns: the agent whose last turn is the oldest is next. A new or
   returning agent waits for one job of each waiting agent, and no later agent overtakes it twice.
+- Jobs that an earlier worker has begun go before all turns of their queue: a client may have read
+  half an answer. They are few, and count as turns of their agents.
 - The jobs of one agent start by urgency, and equal ones in the order in which they were accepted
   (ids sort by acceptance).
   Jobs of one API key without an agent share one turn, so they delay no other key's for long.
@@ -60,7 +62,7 @@ class TurnRequest:
 
     Attributes:
         urgency: The highest is first in its line.
-        has_begun: Whether it goes on also while others are paused.
+        has_begun: Whether it precedes those that have not, and goes on also while they are paused.
     """
 
     id: JobId
@@ -158,8 +160,9 @@ class TurnOrder:
         queue = self._queues[job.priority].setdefault(line, _AgentQueue(since))
         insort(queue.jobs, job.id, key=self._place)
 
-    def _place(self, job_id: JobId) -> tuple[int, JobId]:
-        return -self._waiting[job_id].urgency, job_id
+    def _place(self, job_id: JobId) -> tuple[bool, int, JobId]:
+        job = self._waiting[job_id]
+        return not job.has_begun, -job.urgency, job_id
 
     def occupy(self, job_id: JobId, priority: Priority) -> None:
         """Add a job that has a slot already, without a turn."""
@@ -223,10 +226,11 @@ class TurnOrder:
         is_due = batch and self._passed_batch >= BATCH_EVERY - 1
         priority = Priority.BATCH if is_due or not interactive else Priority.INTERACTIVE
         queues = self._queues[priority]
-        # The agent with the oldest turn is next; among equals, the job that was accepted first.
+        # After what has begun, the agent with the oldest turn is next; among equals, the job that
+        # was accepted first.
         queue = min(
             (queues[line] for line in (batch if priority is Priority.BATCH else interactive)),
-            key=lambda one: (one.since, one.jobs[0]),
+            key=lambda one: (not self._waiting[one.jobs[0]].has_begun, one.since, one.jobs[0]),
         )
         self._turns += 1
         queue.since = self._turns

@@ -193,8 +193,7 @@ def _attempt(loaded: LoadedJob, runner: JobRunner) -> RunResult:
             priority=job.submitted.priority,
             urgency=job.submitted.urgency,
             suspicion=suspicion,
-            # After a retry by the user the number is higher than that of the latest start.
-            has_begun=job.started is not None and job.started.attempt == job.attempt,
+            has_begun=job.has_begun,
         )
     )
     # A cancel signal ends the wait for the turn.

@@ -141,6 +141,11 @@ class Job:
         return "embedding" if self.submitted.protocol == EMBEDDINGS_PROTOCOL else "generation"
 
     @property
+    def has_begun(self) -> bool:
+        """Whether an attempt began since the user's latest retry, which counts as an attempt."""
+        return self.started is not None and self.started.attempt == self.attempt
+
+    @property
     def answered_by(self) -> str | None:
         """Id of the model of the latest attempt."""
         return None if self.started is None else self.started.model

@@ -13,6 +13,7 @@ import pytest
 
 from domain.errors import IdempotencyKeyTaken, UniqueJobExists
 from domain.events.job import (
+    AttemptFailed,
     JobCancelRequested,
     JobExpired,
     JobFailed,
@@ -236,6 +237,14 @@ def test_waiting_jobs_are_listed_in_order_and_counted_by_queue(store: Store) -> 
     assert [store.views.waiting(priority) for priority in Priority] == [{None: 2}, {None: 1}]
     of_mine = [store.views.waiting(priority, owner=Owner("mine")) for priority in Priority]
     assert of_mine == [{None: 1}, {}]
+    failed = AttemptFailed(attempt=1, error="draining", message="it stops", retryable=True)
+    store.log.append(StreamName("job-3"), [draft(failed)], expected_version=2)
+    found = store.queue_views.queued(Priority.INTERACTIVE, limit=9)
+    assert {one.id: one.has_begun for one in found} == {
+        "job-1": False,
+        "job-3": True,
+        "job-4": False,
+    }
 
 
 def test_jobs_are_counted_by_status(store: Store) -> None:

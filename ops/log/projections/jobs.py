@@ -346,6 +346,7 @@ class SqlJobViews(SqlViews):
                 line=line_of(job.submitted.agent, job.submitted.owner),
                 priority=priority,
                 urgency=job.submitted.urgency,
+                has_begun=job.has_begun,
                 request_bytes=size,
                 max_tokens=job.submitted.max_tokens,
                 bound_model=job.submitted.bound_model,

@@ -157,6 +157,7 @@ class InMemoryQueueViews:
                 line=line_of(view.submitted.agent, view.submitted.owner),
                 priority=priority,
                 urgency=view.submitted.urgency,
+                has_begun=view.has_begun,
                 request_bytes=self._size(view),
                 max_tokens=self._max_tokens(view),
                 bound_model=view.submitted.bound_model,

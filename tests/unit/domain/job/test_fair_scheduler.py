@@ -77,6 +77,15 @@ def test_urgent_jobs_of_an_agent_start_first_and_take_no_turn_of_another() -> No
     assert drained(order) == [job(number) for number in (2, 4, 1, 5, 3, 0)]
 
 
+def test_what_has_begun_goes_before_the_turns_of_its_queue() -> None:
+    order = TurnOrder(slots=1, interactive_reserved=0)
+    for number, line in enumerate("abcab"):
+        order.add(TurnRequest(id=job(number), line=line, priority=INTERACTIVE, urgency=1))
+    for number, priority in ((6, INTERACTIVE), (5, INTERACTIVE), (7, BATCH)):
+        order.add(TurnRequest(id=job(number), line="b", priority=priority, has_begun=True))
+    assert drained(order) == [job(number) for number in (5, 6, 0, 2, 1, 3, 4, 7)]
+
+
 def test_a_line_takes_no_more_than_its_slots_and_jobs_without_a_line_take_all() -> None:
     order = TurnOrder(slots=3, interactive_reserved=0, line_slots=2)
     for number in range(3):
@@ -219,7 +228,7 @@ def test_reserve_is_kept_also_where_it_is_below_none() -> None:
 
 
 class Turns(RuleBasedStateMachine):
-    """Jobs come, start, end and give up in any order, and the slots change."""
+    """Jobs come, also begun ones, start, end and give up in any order, and the slots change."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -227,15 +236,19 @@ class Turns(RuleBasedStateMachine):
         self.order = TurnOrder(slots=self.slots, interactive_reserved=self.reserved)
         self.count = 0
         self.waiting: dict[JobId, tuple[Priority, str | None]] = {}
+        self.begun: set[JobId] = set()
         self.running: dict[JobId, Priority] = {}
         #: Turns that others of its queue had since a job came to the head of its agent's line.
         self.passed: dict[JobId, int] = defaultdict(int)
 
-    @rule(agent=st.sampled_from(AGENTS), priority=st.sampled_from(Priority))
-    def accept(self, agent: str | None, priority: Priority) -> None:
+    @rule(agent=st.sampled_from(AGENTS), priority=st.sampled_from(Priority), begun=st.booleans())
+    def accept(self, agent: str | None, priority: Priority, *, begun: bool) -> None:
         self.count += 1
-        self.order.add(TurnRequest(id=job(self.count), line=agent, priority=priority))
-        self.waiting[job(self.count)] = (priority, agent)
+        name = job(self.count)
+        self.order.add(TurnRequest(id=name, line=agent, priority=priority, has_begun=begun))
+        self.waiting[name] = (priority, agent)
+        if begun:
+            self.begun.add(name)
 
     @rule()
     def start(self) -> None:
@@ -247,6 +260,12 @@ class Turns(RuleBasedStateMachine):
         in_batch = sum(one is BATCH for one in self.running.values())
         assert len(self.running) <= self.slots
         assert priority is INTERACTIVE or in_batch <= max(1, self.slots - self.reserved)
+        if started in self.begun:
+            return
+        ahead = [
+            one for one in self.begun & self.waiting.keys() if self.waiting[one][0] is priority
+        ]
+        assert not ahead, "a job that has begun was passed"
         mine = [one for one, facts in self.waiting.items() if facts == (priority, agent)]
         assert all(started < one for one in mine), "an earlier job of the agent was passed"
         for one, (queue, whose) in self.waiting.items():
