@@ -167,8 +167,7 @@ class AgentLimits:
             for status in (JobStatus.QUEUED, JobStatus.RUNNING)
         )
         if sum(len(page.jobs) for page in pages) + jobs > most:
-            message = f"this agent may have {most} jobs open at once"
-            raise RateLimited(message)
+            raise RateLimited(f"this agent may have {most} jobs open at once")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,8 +38,7 @@ def open_listener(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except socket.gaierror as error:
-        message = f"cannot listen on {host}:{port}: {error.strerror}"
-        raise ListenError(message) from error
+        raise ListenError(f"cannot listen on {host}:{port}: {error.strerror}") from error
     reason = forbidden(str(address[0]))
     if reason is not None:
         raise ListenError(reason)

@@ -77,8 +77,7 @@ class _StrictBuffer(ReceiveBuffer):
             end = self._data.find(_END, start)
             until = len(self._data) if end < 0 else end + len(_END)
             if _LAX_LINE.search(self._data, start, until):
-                message = "a line is folded or does not end with CR LF"
-                raise h11.LocalProtocolError(message)
+                raise h11.LocalProtocolError("a line is folded or does not end with CR LF")
             self._examined = until
         lines = super().maybe_extract_lines()
         if lines is not None:

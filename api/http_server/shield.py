@@ -228,8 +228,7 @@ class Shield:
         try:
             await self.connect(connection)
         except (OSError, TimeoutError) as error:
-            message = "the service is starting or stopping"
-            raise Unavailable(message) from error
+            raise Unavailable("the service is starting or stopping") from error
 
     async def connect(self, connection: RobynConnection) -> None:
         """Connect to Robyn.

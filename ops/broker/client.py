@@ -237,8 +237,7 @@ def broker_errors() -> Iterator[None]:
     try:
         yield
     except (redis.RedisError, OSError) as error:
-        message = f"the broker does not answer: {error}"
-        raise QueueUnavailable(message) from error
+        raise QueueUnavailable(f"the broker does not answer: {error}") from error
 
 
 def _retry() -> Retry:
