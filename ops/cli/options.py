@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, cast
 
 import typer
 
@@ -20,6 +20,8 @@ from ops.cli.output import echo
 from ops.exit_codes import MEANINGS, ExitCode
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from ops.settings.settings import Settings
 
 #: Last lines of each ``--help``.
@@ -77,13 +79,30 @@ def settings_or_exit(given: dict[str, Any]) -> Settings:
     try:
         return load_settings(**given)
     except ValidationError as error:
-        lines = [
-            f"setting {'.'.join(map(str, fault['loc']))}: {fault['msg']}"
-            for fault in error.errors(include_url=False)
-        ]
+        lines = []
+        for fault in error.errors(include_url=False):
+            place = [*map(str, fault["loc"])]
+            why = _no_setting(place) if fault["type"] == "extra_forbidden" else fault["msg"]
+            lines.append(f"setting {'.'.join(place)}: {why}")
         fail("\nsemantic: ".join(lines), ExitCode.CONFIG)
     except (SettingsError, ValueError) as error:  # ValueError: a TOML file that is none
         fail(str(error), ExitCode.CONFIG)
+
+
+def _no_setting(place: list[str]) -> str:
+    """Return that a setting does not exist, and the one beside it whose name is nearest."""
+    from difflib import get_close_matches
+
+    from ops.settings.models import ModelTable
+    from ops.settings.settings import Settings
+
+    group: type[BaseModel] = Settings
+    for name in place[:-1]:
+        known = group.model_fields.get(name)
+        group = cast("type[BaseModel]", known.annotation) if known else ModelTable
+    near = get_close_matches(place[-1], group.model_fields, 1)
+    hint = f"; did you mean {'.'.join((*place[:-1], *near))}?" if near else ""
+    return f"there is no such setting{hint}"
 
 
 def operator_settings(given: dict[str, Any]) -> Settings:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -50,6 +51,7 @@ USER_MODELS_ENV: Final = "SEMANTIC_USER_MODELS"
 #: Name under which the settings take these models in place of the user's file.
 _USER_MODELS: Final = "user_models"
 _SQLITE: Final = "sqlite:///"
+_OF_A_GROUP: Final = re.compile(r"SEMANTIC_([A-Z]\w*?)__", re.IGNORECASE)
 
 
 class ConfigFileError(ValueError):
@@ -112,7 +114,7 @@ class Settings(BaseSettings):
         env_prefix="SEMANTIC_",
         env_nested_delimiter="__",
         frozen=True,
-        extra="ignore",
+        extra="forbid",
         hide_input_in_errors=True,  # it may be a key
     )
 
@@ -136,6 +138,12 @@ class Settings(BaseSettings):
     webhooks: WebhookSettings = WebhookSettings()
     retention: RetentionSettings = RetentionSettings()
     tracing: TracingSettings = TracingSettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _separate(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Leave out what ``settings_customise_sources`` alone has a use for."""
+        return {name: values[name] for name in values.keys() - {DIRECTORY_FILE, _USER_MODELS}}
 
     @field_validator("config", mode="before")
     @classmethod
@@ -196,6 +204,9 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Put the two TOML files below the environment; no ``.env`` is read.
 
+        A variable ``SEMANTIC_GROUP__NAME`` of an unknown group is a setting too, so that it is
+        refused; other programs set variables like ``SEMANTIC_PORT``.
+
         Raises:
             ConfigFileError: A file cannot be used.
         """
@@ -215,7 +226,9 @@ class Settings(BaseSettings):
             files.insert(0, _TomlFile(settings_cls, path, required=True))
         elif isinstance(here, DirectoryFile):
             files.insert(0, _TomlFile(settings_cls, here.path, content=here.content))
-        return (*above, *files)
+        groups = {found[1].lower() for name in os.environ if (found := _OF_A_GROUP.match(name))}
+        unknown = dict.fromkeys(groups - cls.model_fields.keys())
+        return (*above, *files, InitSettingsSource(settings_cls, unknown))
 
 
 def load_settings(**overrides: Any) -> Settings:  # noqa: ANN401 - pydantic checks the values

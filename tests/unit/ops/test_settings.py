@@ -6,10 +6,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import typer
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
+from ops.cli.options import settings_or_exit
 from ops.cli.service.config import origins
+from ops.exit_codes import ExitCode
 from ops.settings.models import DEMO_MODEL
 from ops.settings.places import user_config_file
 from ops.settings.service import JobSettings
@@ -206,3 +209,45 @@ def test_standby_needs_memory_unless_it_is_chosen(
     memory = SimpleNamespace(total=int(memory_gb * 1e9))
     monkeypatch.setattr("psutil.virtual_memory", lambda: memory)
     assert JobSettings(worker_standby=chosen).keeps_standby is keeps
+
+
+@pytest.mark.parametrize(
+    ("variable", "file", "line"),
+    [
+        ("SEMANTIC_SERVR__PORT", "", "servr: there is no such setting; did you mean server?"),
+        (
+            "semantic_server__prot",
+            "",
+            "server.prot: there is no such setting; did you mean server.port?",
+        ),
+        ("", "[servr]\nport = 1", "servr: there is no such setting; did you mean server?"),
+        ("", "[server]\nfoo = 1", "server.foo: there is no such setting"),
+        ("", "port = 1", "port: there is no such setting"),
+        (
+            "",
+            '[models.a]\nsource = "x"\ndrft = "y"',
+            "models.a.drft: there is no such setting; did you mean models.a.draft?",
+        ),
+    ],
+)
+def test_a_setting_that_does_not_exist_is_refused_with_the_nearest_one(
+    variable: str,
+    file: str,
+    line: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if variable:
+        monkeypatch.setenv(variable, "1")
+    _user_file(file)
+    with pytest.raises(typer.Exit) as exit_:
+        settings_or_exit({})
+    assert exit_.value.exit_code == ExitCode.CONFIG
+    assert capsys.readouterr().err == f"semantic: setting {line}\n"
+
+
+def test_variables_of_other_programs_are_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEMANTIC_PORT", "tcp://10.0.0.1:80")
+    monkeypatch.setenv("SEMANTIC_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("OTHER_SEMANTIC_SERVR__PORT", "1")
+    assert load_settings().server.port == 8000
