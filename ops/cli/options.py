@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
@@ -20,7 +20,7 @@ from ops.cli.output import echo
 from ops.exit_codes import MEANINGS, ExitCode
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
+    from pydantic.fields import FieldInfo
 
     from ops.settings.settings import Settings
 
@@ -96,11 +96,11 @@ def _no_setting(place: list[str]) -> str:
     from ops.settings.models import ModelTable
     from ops.settings.settings import Settings
 
-    group: type[BaseModel] = Settings
+    known: Mapping[str, FieldInfo] = Settings.model_fields
     for name in place[:-1]:
-        known = group.model_fields.get(name)
-        group = cast("type[BaseModel]", known.annotation) if known else ModelTable
-    near = get_close_matches(place[-1], group.model_fields, 1)
+        group = known[name].annotation if name in known else ModelTable
+        known = getattr(group, "model_fields", {})
+    near = get_close_matches(place[-1], known, 1)
     hint = f"; did you mean {'.'.join((*place[:-1], *near))}?" if near else ""
     return f"there is no such setting{hint}"
 
