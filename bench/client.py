@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import uvloop
 
 STREAM_SECONDS_MAX = 300.0
-_EMPTY_CONTENT = (b'"content":""', b'"content": ""')
+_EMPTY_CONTENT = (b'"content":""', b'"content": ""', b'"content":null', b'"content": null')
 
 Message = dict[str, str]
 
