@@ -19,6 +19,9 @@ GAP_SHARE = 0.8
 PROBE_SHARE = 0.9
 #: Least time for a chunk, in decode steps, where not even the smallest one fits the gap.
 CHUNK_DECODES_MIN = 2.0
+#: Least time on a CPU for a chunk in the pass of such a step, in seconds: a smaller product is
+#: slower for each token, and each pass reads the weights again.
+CPU_CHUNK_S_MIN = 0.5
 #: Longest pause of the streams, in seconds, in which all waiting prompts are read there.
 SHORT_PAUSE_S = 2.0
 #: Time for decode steps while a prompt is computed, as a share of the time for its chunks.
@@ -114,7 +117,7 @@ class PrefillPace:
     that step where the network can compute both in one pass. The chunk is as large as the gap
     allows at the measured speed. Where a decode step and the smallest chunk do not fit the gap, no
     chunk keeps it: then one takes as long as ``CHUNK_DECODES_MIN`` steps, so that prompts are not
-    starved. All prompts that wait are read at once there if that is a short pause: each further
+    starved, and at least ``CPU_CHUNK_S_MIN``. All prompts that wait are read at once there if that is a short pause: each further
     pass would read the weights again for the streams alone. After a chunk in a pass of its own
     follow several decode steps, so that streams keep a share of the time.
 
@@ -189,7 +192,9 @@ class PrefillPace:
     def _available_s(self, gap_share: float) -> float:
         """Return the seconds of the next chunk."""
         if not self.keeps_gap:
-            return (1 + CHUNK_DECODES_MIN) * (self._decode_s or 0.0) - self._apart_s
+            least_s = CPU_CHUNK_S_MIN if self._is_joint and not self._on_gpu else 0.0
+            steps_s = (1 + CHUNK_DECODES_MIN) * (self._decode_s or 0.0)
+            return max(steps_s, least_s) - self._apart_s
         return self.gap_max_s * gap_share - self._apart_s
 
     def record_chunk(self, tokens: int, seconds: float, *, streams: int = 0) -> None:
