@@ -117,9 +117,10 @@ class PrefillPace:
     that step where the network can compute both in one pass. The chunk is as large as the gap
     allows at the measured speed. Where a decode step and the smallest chunk do not fit the gap, no
     chunk keeps it: then one takes as long as ``CHUNK_DECODES_MIN`` steps, so that prompts are not
-    starved, and at least ``CPU_CHUNK_S_MIN``. All prompts that wait are read at once there if that is a short pause: each further
-    pass would read the weights again for the streams alone. After a chunk in a pass of its own
-    follow several decode steps, so that streams keep a share of the time.
+    starved, and at least ``CPU_CHUNK_S_MIN``. All prompts that wait are read at once there if that
+    is a short pause: each further pass would read the weights again for the streams alone. After a
+    chunk in a pass of its own follow several decode steps, so that streams keep a share of the
+    time.
 
     Args:
         gap_max_s: Longest gap between two tokens of a stream, in seconds; 0 for no limit. It may be
