@@ -247,7 +247,7 @@ def test_a_setting_that_does_not_exist_is_refused_with_the_nearest_one(
 
 
 def test_variables_of_other_programs_are_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SEMANTIC_PORT", "tcp://10.0.0.1:80")
-    monkeypatch.setenv("SEMANTIC_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("SEMANTIC_PORT", "tcp://127.0.0.1:80")
+    monkeypatch.setenv("SEMANTIC_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setenv("OTHER_SEMANTIC_SERVR__PORT", "1")
     assert load_settings().server.port == 8000
