@@ -143,7 +143,8 @@ class Settings(BaseSettings):
     @classmethod
     def _separate(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Leave out what ``settings_customise_sources`` alone has a use for."""
-        return {name: values[name] for name in values.keys() - {DIRECTORY_FILE, _USER_MODELS}}
+        own = {DIRECTORY_FILE, _USER_MODELS}
+        return {name: value for name, value in values.items() if name not in own}
 
     @field_validator("config", mode="before")
     @classmethod
@@ -227,7 +228,7 @@ class Settings(BaseSettings):
         elif isinstance(here, DirectoryFile):
             files.insert(0, _TomlFile(settings_cls, here.path, content=here.content))
         groups = {found[1].lower() for name in os.environ if (found := _OF_A_GROUP.match(name))}
-        unknown = dict.fromkeys(groups - cls.model_fields.keys())
+        unknown = dict.fromkeys(sorted(groups - cls.model_fields.keys()))
         return (*above, *files, InitSettingsSource(settings_cls, unknown))
 
 
