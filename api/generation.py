@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, Literal, Self
 
-from api.http.bodies import MAX_TOKENS_CEILING, START_AFTER_MAX_S, WebhookBody
+from api.http.bodies import MAX_TOKENS_CEILING, START_AFTER_MAX_S, WebhookBody, without_effect
 from domain.chat.embedding import Vectors
 from domain.chat.generation import EmittedCall, ThinkingLimit
 from domain.chat.items import (
@@ -24,6 +24,7 @@ from domain.chat.items import (
 )
 from domain.chat.logprobs import TokenLogprob
 from domain.chat.request import ChatRequest
+from domain.chat.schema_bounds import require_bounded_schemas
 from domain.chat.stored_answer import StoredAnswer
 from domain.errors import (
     EngineFailure,
@@ -159,6 +160,15 @@ class ParsedRequest:
         """Whether a second run of the request would give the same answer."""
         sampling = self.chat.sampling
         return self.seeded or (sampling.temperature == 0 and not sampling.xtc_probability)
+
+    def warning(self) -> str | None:
+        """Return what of the request has no effect, ``None`` if all of it has.
+
+        Raises:
+            InvalidRequest: The request demands a schema that cannot be enforced.
+        """
+        found = (*require_bounded_schemas(self.chat), without_effect(self.unknown))
+        return "; ".join(one for one in found if one is not None) or None
 
 
 def start_after_of(wish: datetime | float | None, now: datetime) -> datetime | None:

@@ -17,7 +17,6 @@ from api.streaming.feed import OpenJob
 from api.streaming.readers import CLIENT_GONE, JobReading
 from domain.audit.recorded_answers import LoggedAnswers
 from domain.chat.request import ChatRequest, Message
-from domain.chat.schema_bounds import require_bounded_schemas
 from domain.errors import InvalidRequest, QueueUnavailable, SemanticError
 from domain.events.job import JobSubmitted
 from domain.job.history_matching import match_history
@@ -105,10 +104,7 @@ def job_of(
         RateLimited: The agent sends too many requests.
     """
     key = IDEMPOTENCY_KEY.read(request)
-    ignored = list(require_bounded_schemas(parsed.chat))
-    if parsed.unknown:
-        ignored.append(f"fields without effect: {', '.join(parsed.unknown)}")
-    request.marks.warning = "; ".join(ignored) or None
+    request.marks.warning = parsed.warning()
     limits = app.job_limits
     is_named = protocol == _NAMING_PROTOCOL or parsed.claim is not None
     identity = app.ownership.identify(request.caller, parsed.agent, is_named=is_named)
@@ -151,6 +147,7 @@ def job_of(
         correlation_id=request.id,
         client=(request.headers.get("user-agent") or "")[:CLIENT_CHARS_MAX] or None,
         wire=parsed.wire,
+        warning=request.marks.warning,
         keyspace=identity.keyspace,
     )
 

@@ -27,7 +27,7 @@ from api.dialects.openai_responses.encode import usage_of
 from api.dialects.openai_responses.parse import item_turns, stored_items
 from api.dialects.parsing import ImageCollector, agent_of, merge_turns
 from api.generation import AssembledAnswer, ParsedRequest, RequestDefaults
-from api.http.bodies import GenerationBody, Items, Name, RequestBody, parse_body
+from api.http.bodies import Items, Name, RequestBody, VendorBody, parse_body
 from api.http.messages import JOB_HEADER, Reply, Request, json_reply
 from api.http.operation import for_further_job
 from api.streaming.answers import collect_jobs
@@ -123,7 +123,7 @@ DecisionQuestion = Annotated[
 ]
 
 
-class DecisionBody(GenerationBody):
+class DecisionBody(VendorBody):
     """The body of ``POST /v1/decisions``."""
 
     model: Name

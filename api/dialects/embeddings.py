@@ -21,8 +21,9 @@ from api.dialects.generate import (
 )
 from api.dialects.openai_completions import Ids, by_form
 from api.generation import ParsedRequest
-from api.http.bodies import Dimensions, GenerationBody, Name, parse_body
+from api.http.bodies import Dimensions, Name, VendorBody, parse_body
 from api.http.messages import JOB_HEADER, Reply, Request, json_reply
+from api.http.operation import body_of
 from api.streaming.answers import abandoned_on_error, collect_job
 from api.submit import open_answer
 from domain.chat.embedding import EMBEDDINGS_PROTOCOL, EmbeddingInputs, EmbeddingText, Vectors
@@ -51,7 +52,7 @@ EmbeddingInput = Annotated[
 EncodingFormat = Literal["float", "base64"]
 
 
-class EmbeddingBody(GenerationBody):
+class EmbeddingBody(VendorBody):
     """The body of ``POST /v1/embeddings``: texts whose vectors are computed."""
 
     model: Name
@@ -151,7 +152,7 @@ async def create_embedding(app: App, request: Request) -> Reply:
     """
 
     def reply(view: Job, vectors: Vectors) -> EmbeddingList:
-        body = parse_body(EmbeddingBody, request.body)
+        body = body_of(EmbeddingBody, request)
         tokens = view.usage.prompt_tokens
         encoding = body.encoding_format
         return embedding_list(vectors, model=body.model, prompt_tokens=tokens, encoding=encoding)

@@ -29,7 +29,7 @@ from api.dialects.embeddings import (
 from api.dialects.generate import generation
 from api.dialects.openai_chat.completions import total_usage
 from api.generation import ParsedRequest, RequestDefaults
-from api.http.bodies import GenerationBody, Name, RequestBody, parse_body
+from api.http.bodies import Name, RequestBody, VendorBody, parse_body
 from api.http.messages import JOB_HEADER, Reply, Request, json_reply
 from domain.chat.embedding import Vectors
 from domain.chat.request import Message
@@ -57,7 +57,7 @@ class RerankDocument(RequestBody):
     text: InputText
 
 
-class RerankBody(GenerationBody):
+class RerankBody(VendorBody):
     """The body of ``POST /rerank``, in the form of Cohere, Jina, vLLM and llama.cpp."""
 
     model: Name

@@ -13,9 +13,9 @@ from api.dialects.generate import run_count
 from api.dialects.openai_chat.bodies import ChatMessage, FunctionTool, TemplateOptions
 from api.dialects.openai_chat.parse import parse as parse_chat
 from api.dialects.openai_completions import Ids
-from api.http.bodies import Items, Name, RequestBody, parse_body
+from api.http.bodies import Items, Name, VendorBody
 from api.http.messages import Access, Request
-from api.http.operation import Operation
+from api.http.operation import Operation, body_of
 from domain.chat.request import ChatRequest, RawPrompt, canonical_json
 from domain.errors import InvalidRequest
 from domain.job.prepare_prompt import PromptTokens
@@ -26,7 +26,7 @@ _LOADED: Final = "loaded"
 BodyT = TypeVar("BodyT", "TokenizeBody", "DetokenizeBody")
 
 
-class TokenizeBody(RequestBody):
+class TokenizeBody(VendorBody):
     """A text, ``prompt`` at vLLM and ``content`` at llama.cpp, or the messages of a chat.
 
     The model's beginning token is put before a ``prompt``, and before a ``content`` on request.
@@ -48,7 +48,7 @@ class TokenizeBody(RequestBody):
     with_pieces: Literal[False] | None = None
 
 
-class DetokenizeBody(RequestBody):
+class DetokenizeBody(VendorBody):
     """Token ids."""
 
     model: Name | None = None
@@ -107,7 +107,7 @@ async def _read(
     request_of: Callable[[BodyT, App], ChatRequest],
 ) -> PromptTokens:
     def read() -> PromptTokens:
-        wire = parse_body(body, request.body)
+        wire = body_of(body, request)
         if wire.model is not None:
             app.registry().bind(wire.model, embeds=False)
         return app.counter.read(request_of(wire, app))

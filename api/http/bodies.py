@@ -239,8 +239,8 @@ UNKNOWN_MAX: Final = 16
 _MISSPELT: Final = 0.8
 
 
-class GenerationBody(RequestBody):
-    """A body that asks for an answer, or its sampling; knows what of it has no effect."""
+class VendorBody(RequestBody):
+    """A body in the form of a vendor, or its sampling; knows what of it has no effect."""
 
     _unknown: tuple[str, ...] = PrivateAttr(())
 
@@ -254,12 +254,19 @@ class GenerationBody(RequestBody):
         self._unknown = tuple(islice(_unknown_fields(self, value), UNKNOWN_MAX))
 
 
+def without_effect(fields: Sequence[str]) -> str | None:
+    """Return the warning that names the fields without effect; ``None`` if there are none."""
+    return f"fields without effect: {', '.join(fields)}" if fields else None
+
+
 def _unknown_fields(body: RequestBody, value: Mapping[str, Any], place: str = "") -> Iterator[str]:
     known = {field.alias or key: key for key, field in type(body).model_fields.items()}
     for name, member in value.items():
         if name not in known:
             near = get_close_matches(name[:NAME_CHARS_MAX], known, 1, _MISSPELT)
-            yield f"{place}{name}" + (f" (did you mean {place}{near[0]}?)" if near else "")
+            yield f"{place}{name[:NAME_CHARS_MAX]}" + (
+                f" (did you mean {place}{near[0]}?)" if near else ""
+            )
         elif isinstance(member, dict) and isinstance(
             inside := getattr(body, known[name]), RequestBody
         ):
@@ -383,7 +390,7 @@ StopText = Annotated[str, Field(max_length=STOP_CHARS_MAX)]
 StopTexts = Annotated[list[StopText], Field(max_length=STOPS_MAX)]
 
 
-class SamplingBody(GenerationBody):
+class SamplingBody(VendorBody):
     """How tokens are drawn, in every dialect; the temperature's range differs.
 
     ``repetition_penalty`` and ``repetition_context_size`` have the names of llama.cpp and Ollama
@@ -435,7 +442,7 @@ def parse_body(model: type[BodyT], body: bytes, bounds: JsonBounds = REQUEST) ->
         wire = model.model_validate(value)
     except ValidationError as error:
         raise _first_fault(error, value, model) from error
-    if isinstance(wire, GenerationBody):
+    if isinstance(wire, VendorBody):
         wire.note_unknown(value)
     return wire
 

@@ -12,6 +12,7 @@ from functools import cached_property, partial
 from types import UnionType
 from typing import Any, Final, Generic, TypeVar, get_args, get_type_hints
 
+from api.http.bodies import REQUEST, BodyT, JsonBounds, VendorBody, parse_body, without_effect
 from api.http.messages import Access, Listing, Reply, Request, StreamReply, listing_of
 from domain.errors import InvalidRequest
 from domain.values import rfc3339
@@ -465,3 +466,20 @@ PREFERRED_WAIT_S: Final = header(
     None,
     "wait=n delays the reply until the job has ended, by at most n seconds.",
 )
+
+
+def body_of(
+    model: type[BodyT], request: Request, *, empty: bytes = b"", bounds: JsonBounds = REQUEST
+) -> BodyT:
+    """Return the body of a request as ``model``; the reply names its fields without effect.
+
+    Args:
+        empty: What an empty body stands for.
+
+    Raises:
+        InvalidRequest: See ``parse_body``.
+    """
+    wire = parse_body(model, request.body or empty, bounds)
+    if isinstance(wire, VendorBody):
+        request.marks.warning = without_effect(wire.unknown)
+    return wire

@@ -10,9 +10,9 @@ from pydantic import BeforeValidator, Field
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
 from api.app import App
-from api.http.bodies import NativeBody, parse_body, whole
+from api.http.bodies import NativeBody, whole
 from api.http.messages import Access, Request
-from api.http.operation import Operation
+from api.http.operation import Operation, body_of
 from domain.engine.control import (
     BATCH_SIZE_MAX,
     BATCH_WINDOW_MS_MAX,
@@ -105,7 +105,7 @@ def get_engine(app: App, request: Request) -> EngineObject:
 
 def tune_engine(app: App, request: Request) -> EngineObject:
     """Change values of the engine while it runs."""
-    body = parse_body(TuningBody, request.body)
+    body = body_of(TuningBody, request)
     given = body.model_dump(include=body.model_fields_set)
     if not given:
         raise InvalidRequest("name at least one value; null returns to the setting")
@@ -132,7 +132,7 @@ def resume_admission(app: App, request: Request) -> EngineObject:
 
 
 def _admit(admission: AdmissionState, app: App, request: Request) -> EngineObject:
-    reason = parse_body(ReasonBody, request.body or _NO_BODY).reason
+    reason = body_of(ReasonBody, request, empty=_NO_BODY).reason
     control = app.controls.set_admission(admission, reason=reason, correlation_id=request.id)
     return _engine(control, app)
 

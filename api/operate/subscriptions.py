@@ -9,9 +9,9 @@ from pydantic import Field
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
 from api.app import App
-from api.http.bodies import INT64_MAX, Items, NativeBody, WebhookBody, parse_body
+from api.http.bodies import INT64_MAX, Items, NativeBody, WebhookBody
 from api.http.messages import Access, Objects, Reply, Request, json_reply, shown
-from api.http.operation import Operation, page_size, path
+from api.http.operation import Operation, body_of, page_size, path
 from api.operate.events import EventObject, event_object
 from domain.errors import InvalidRequest
 from domain.events.subscription import SubscriptionCreated
@@ -80,7 +80,7 @@ class DeliveredEvents(TypedDict):
 
 def create_subscription(app: App, request: Request) -> Reply:
     """Create a named reader of events, whose position the service keeps."""
-    body = parse_body(SubscriptionBody, request.body)
+    body = body_of(SubscriptionBody, request)
     url = None if body.webhook is None else app.webhook_policy.url_of(body.webhook)
     owner = request.caller.sees
     if url is not None and owner is not None:
@@ -144,7 +144,7 @@ def park_event(app: App, request: Request) -> SubscriptionObject:
 
 
 def _settle(app: App, request: Request, settle: Callable[..., Subscription]) -> SubscriptionObject:
-    position = parse_body(PositionBody, request.body).position
+    position = body_of(PositionBody, request).position
     owner, name = request.caller.sees, _NAME.read(request)
     return _subscription(app, settle(owner, name, position, correlation_id=request.id))
 

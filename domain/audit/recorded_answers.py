@@ -91,6 +91,14 @@ class JobRecords:
         except PayloadMissing:
             return None
 
+    def read_warning(self, view: Job) -> str | None:
+        """Return what of the request of a job has no effect; ``None`` if all has, or if erased."""
+        try:
+            digest = view.submitted.warning
+            return None if digest is None else self.payloads.get(digest).decode()
+        except TEXT_LOST:
+            return None
+
     def rest_of(
         self, job_id: JobId, position: ReaderPosition, backlog: ItemBacklog
     ) -> list[StreamItem] | None:

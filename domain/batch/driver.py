@@ -292,6 +292,7 @@ def _submit_line(batch: Batch, line: tuple[int, bytes], driver: BatchDriver) -> 
         correlation_id=batch.id,
         client=_client_of(batch, driver),
         wire=wanted.wire,
+        warning=wanted.warning,
     )
     try:
         driver.submission.submit(new, job_id=job_of_line(batch.id, number))

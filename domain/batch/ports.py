@@ -91,6 +91,7 @@ class BatchLine:
         model: The name the caller used; empty if the line has none.
         request: What to generate, or why the line cannot be read.
         wire: The request in the form of its dialect, for protocols that return it.
+        warning: What of the request has no effect.
         bound_model: Registered model that must answer it.
         labels: Of its job.
         urgency: Of its job.
@@ -99,6 +100,7 @@ class BatchLine:
     model: str
     request: ChatRequest | InvalidRequest | ModelNotFound
     wire: bytes | None = None
+    warning: str | None = None
     bound_model: str | None = None
     labels: tuple[str, ...] = ()
     urgency: int = 0

@@ -42,6 +42,7 @@ class JobSubmitted:
         worker_deaths_max: Workers in a row that may die on it before it emits a token.
         webhook: URL that receives the end of the job, if the caller named one.
         wire: Digest of the request in the form of its dialect, for protocols that return it.
+        warning: Digest of the text that names what of the request has no effect, if anything has.
         bound_model: Name of the registered model that must answer it; ``None`` follows the model
             that is loaded.
         waits_for_model: Whether it waits for a model that is not loaded. A request whose client
@@ -82,6 +83,7 @@ class JobSubmitted:
     worker_deaths_max: int = 2
     webhook: str | None = None
     wire: Digest | None = None
+    warning: Digest | None = None
     bound_model: str | None = None
     waits_for_model: bool = False
     trace: str | None = None

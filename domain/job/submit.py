@@ -323,6 +323,7 @@ class NewJob:
         correlation_id: The id that the caller finds in ``request-id``.
         client: The caller's User-Agent.
         wire: The request in the form of its dialect, for protocols that return it with the answer.
+        warning: What of the request has no effect; ``None`` if all of it has.
         keyspace: Only requests with the same one repeat each other; empty if all clients share it.
         recorded_by: Returns what is appended to another stream with the job, or neither is; not
             where the request gets an earlier job.
@@ -333,6 +334,7 @@ class NewJob:
     correlation_id: str
     client: str | None = None
     wire: bytes | None = None
+    warning: str | None = None
     keyspace: str = ""
     recorded_by: RecordedBy | None = None
 
@@ -352,8 +354,10 @@ class NewJob:
     def sealed(self) -> tuple[JobSubmitted, dict[Digest, bytes]]:
         """Return the event and the texts that it names, by digest."""
         payload = self.request.to_bytes()
-        client = None if self.client is None else text_bytes(self.client)
-        texts = (payload, self.wire, client)
+        client, warning = (
+            None if text is None else text_bytes(text) for text in (self.client, self.warning)
+        )
+        texts = (payload, self.wire, client, warning)
         submitted = replace(
             self.submitted,
             model=self.request.model,
@@ -362,6 +366,7 @@ class NewJob:
             max_tokens=self.request.max_tokens,
             client_name=None if client is None else digest_of(client),
             wire=None if self.wire is None else digest_of(self.wire),
+            warning=None if warning is None else digest_of(warning),
         )
         return submitted, {digest_of(text): text for text in texts if text is not None}
 

@@ -64,8 +64,8 @@ class Figures:
 #: change that must raise one states why.
 CEILINGS: Final = Figures(
     files=485,
-    lines=97_865,
-    statements=48_452,
+    lines=97_938,
+    statements=48_473,
     message_files=38,
     jobs_files=16,
 )

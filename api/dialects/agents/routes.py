@@ -38,7 +38,6 @@ from api.dialects.jobs.objects import cache_object, load_job
 from api.dialects.jobs.routes import accepted_reply
 from api.dialects.jobs.wire import NativeEncoder
 from api.dialects.parsing import PART_BREAK
-from api.http.bodies import parse_body
 from api.http.messages import (
     JOB_HEADER,
     Deleted,
@@ -55,6 +54,7 @@ from api.http.operation import (
     IDEMPOTENCY_KEY,
     PREFERRED_WAIT_S,
     Operation,
+    body_of,
     flag,
     page_size,
     path,
@@ -102,7 +102,7 @@ def create_agent(app: App, request: Request) -> Reply:
 
     A repeated request returns the same agent.
     """
-    wire = parse_body(AgentBody, request.body or _NO_BODY)
+    wire = body_of(AgentBody, request, empty=_NO_BODY)
     agent_id = AgentId(wire.id) if wire.id is not None else _fresh_id(app.ids)
     owner = app.ownership.claim_agent(request.caller, agent_id)
     agent, is_new = app.agent_records.register(
@@ -149,7 +149,7 @@ def list_agent_messages(app: App, request: Request) -> Objects[AgentMessage]:
 
 def change_agent(app: App, request: Request) -> Reply:
     """Change metadata and default options of an agent."""
-    wire = parse_body(AgentChangeBody, request.body)
+    wire = body_of(AgentChangeBody, request)
     agent = app.agent_records.change(
         _agent_id(request),
         lambda _, before: changed_profile(wire, before),
@@ -183,7 +183,7 @@ async def generate_turn(app: App, request: Request) -> Reply | StreamReply:
     The reply is its job, at once or after its end, or the stream of its items.
     """
     wait_s = PREFERRED_WAIT_S.read(request)
-    wire = parse_body(TurnBody, request.body)
+    wire = body_of(TurnBody, request)
     accepted, planned = await app.call(add_turn, app, _agent_id(request), wire, request)
     headers = {TURN_HEADER: str(planned.turn)}
     if not wire.stream:
@@ -199,7 +199,7 @@ async def generate_turn(app: App, request: Request) -> Reply | StreamReply:
 
 def fork_agent(app: App, request: Request) -> Reply:
     """Create an agent with the history of this one up to one of its turns."""
-    wire = parse_body(ForkBody, request.body or _NO_BODY)
+    wire = body_of(ForkBody, request, empty=_NO_BODY)
     if wire.id is not None and wire.id == _AGENT_ID.read(request):
         raise InvalidRequest("a fork needs a name of its own", field="id")
     parent_id = _agent_id(request)

@@ -38,9 +38,8 @@ from api.dialects.anthropic.encode import (
 from api.dialects.compaction import default_threshold, stream_behind, summarize, summary_of
 from api.dialects.generate import USER_TURN, answer_open, generation, run_count
 from api.generation import ParsedRequest
-from api.http.bodies import parse_body
 from api.http.messages import Access, Caller, Reply, Request, StreamReply
-from api.http.operation import Operation, for_further_job
+from api.http.operation import Operation, body_of, for_further_job
 from api.http.sse import Frame
 from api.streaming.answers import abandoned_on_error
 from api.submit import open_answer, with_history
@@ -133,7 +132,7 @@ def _request_of(app: App, request: Request, wire: MessagesBody) -> anthropic.Mes
 
 
 def _read(app: App, request: Request) -> tuple[MessagesBody, anthropic.MessagesRequest]:
-    wire = parse_body(MessagesBody, request.body)
+    wire = body_of(MessagesBody, request)
     return wire, _request_of(app, request, wire)
 
 
@@ -234,7 +233,7 @@ def _counter_of(app: App, caller: Caller, parsed: ParsedRequest) -> Count:
 
 
 def _count(app: App, request: Request) -> TokenCount:
-    wire = parse_body(CountBody, request.body)
+    wire = body_of(CountBody, request)
     earlier = _earlier(app, request)
     parsed = anthropic.counted_request_of(wire, request.headers, app.defaults, earlier)
     count = _counter_of(app, request.caller, parsed)

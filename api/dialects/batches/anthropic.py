@@ -6,7 +6,7 @@ import json
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal, NotRequired
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
 from api.app import App
@@ -22,9 +22,9 @@ from api.dialects.batches.objects import (
     later,
 )
 from api.dialects.generate import USER_TURN
-from api.http.bodies import BATCH, Items, parse_body
+from api.http.bodies import BATCH, Items
 from api.http.messages import Request, Rows, StreamReply, rows_of, shown
-from api.http.operation import Operation, page_size, path, text
+from api.http.operation import Operation, body_of, page_size, path, text
 from domain.batch.jsonl import pack
 from domain.batch.state import Batch, BatchState
 from domain.errors import BatchNotEnded, InvalidRequest, NotFound
@@ -36,6 +36,9 @@ class BatchRequest(LineLabels):
 
     ``tags``, ``metadata`` and ``urgency`` are additions: those of the job of the request.
     """
+
+    # Its line keeps what is not known here, and names it as without effect.
+    model_config = ConfigDict(extra="allow")
 
     custom_id: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     params: dict[str, Any]
@@ -127,7 +130,7 @@ def create_message_batch(app: App, request: Request) -> MessageBatch:
     A request that is not valid gets its error as its result.
     """
     app.controls.require_admission()
-    body = parse_body(MessageBatchBody, request.body, BATCH)
+    body = body_of(MessageBatchBody, request, bounds=BATCH)
     rules = app.batch_limits
     if len(body.requests) > rules.lines_max:
         msg = f"{len(body.requests)} requests are more than the {rules.lines_max} of one batch"
@@ -168,7 +171,7 @@ def list_message_batches(app: App, request: Request) -> Rows[MessageBatch]:
 
 
 def _line(one: BatchRequest) -> bytes:
-    labels = one.model_dump(include=set(LineLabels.model_fields), exclude_none=True)
+    labels = one.model_dump(exclude={"custom_id", "params"}, exclude_none=True)
     line = {"custom_id": one.custom_id, "params": one.params, **labels}
     return json.dumps(line, separators=(",", ":")).encode()
 

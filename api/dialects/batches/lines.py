@@ -35,7 +35,7 @@ from api.generation import (
     job_hex,
     unix_seconds,
 )
-from api.http.bodies import RequestBody, load_json, parse_body
+from api.http.bodies import VendorBody, load_json, parse_body
 from api.http.messages import Dialect, json_bytes
 from domain.batch.jsonl import read_lines
 from domain.batch.ports import BatchLine
@@ -49,7 +49,7 @@ from domain.job.state import Job
 from domain.values import Digest, JobStatus
 
 
-class LineLabels(RequestBody):
+class LineLabels(VendorBody):
     """What a line may have beside its request: labels of its job, and its place in its line."""
 
     tags: Tags | None = None
@@ -239,12 +239,18 @@ _FORMED: Final = re.compile(rb"thinking|cache_control|toolset_|tool_search_tool_
 
 
 def encode_result(
-    batch: Batch, number: int, raw: bytes, view: Job | None, answer: LineAnswer
+    batch: Batch,
+    number: int,
+    raw: bytes,
+    view: Job | None,
+    answer: LineAnswer,
+    warning: str | None = None,
 ) -> tuple[str, bytes]:
     """Return the part of the results that a line belongs to, and its line there.
 
     Args:
         view: The row of its job; ``None`` if the line never became a job.
+        warning: What of the line has no effect.
 
     Returns:
         ``output`` or ``error``, and JSON with a newline at the end.
@@ -259,6 +265,8 @@ def encode_result(
         part, members = "output", _message_result(batch, request_id, raw, view, answer)
     else:
         part, members = _openai_result(batch, request_id, line, view, answer)
+    if warning is not None:
+        result["warning"] = warning
     return part, json_bytes(result | members) + b"\n"
 
 
@@ -305,6 +313,8 @@ def _unanswered(batch: Batch, view: Job | None) -> str:
     return "canceled" if batch.cancel_requested_at else "expired"
 
 
+#: What a line has in the vendors' forms.
+_LINE_FIELDS: Final = frozenset({"custom_id", "params", "method", "url", "body"})
 #: Lines whose jobs are looked up together.
 LINES_AT_ONCE: Final = 100
 
@@ -328,7 +338,7 @@ class BatchLines:
             named = body.get("model") if isinstance(body, dict) else None
             model = named if isinstance(named, str) else ""
             encoded = json.dumps(body).encode()
-            beside = {name: line[name] for name in LineLabels.model_fields if name in line}
+            beside = {name: value for name, value in line.items() if name not in _LINE_FIELDS}
             own = parse_body(LineLabels, json.dumps(beside).encode())
             if is_anthropic:
                 parsed: ParsedRequest = anthropic.parse(encoded, {}, defaults)
@@ -336,6 +346,7 @@ class BatchLines:
                 parsed = OPENAI_ENDPOINTS[batch.facts.endpoint].parse(encoded, defaults)
             embeds = parsed.chat.embedding is not None
             bound = self.app.registry().bind(model, embeds=embeds)
+            warning = replace(parsed, unknown=(*own.unknown, *parsed.unknown)).warning()
         except (InvalidRequest, ModelNotFound) as error:
             return BatchLine(model=model, request=error)
         if parsed.stream:
@@ -345,6 +356,7 @@ class BatchLines:
             model=model,
             request=parsed.chat,
             wire=parsed.wire,
+            warning=warning,
             bound_model=bound,
             labels=labels_of(own.tags or (), own.metadata or {}),
             urgency=own.urgency or 0,
@@ -385,7 +397,8 @@ class BatchLines:
         """
         try:
             for number, raw, view in self._lines(batch):
-                yield encode_result(batch, number, raw, view, self._answer(view))
+                warning = None if view is None else self.app.records.read_warning(view)
+                yield encode_result(batch, number, raw, view, self._answer(view), warning)
         except TEXT_LOST:
             return
 

@@ -14,7 +14,7 @@ from typing_extensions import TypedDict  # pydantic reads only this one below Py
 from api.app import App
 from api.dialects.batches.lines import ANTHROPIC, OPENAI_ENDPOINTS
 from api.generation import start_after_of
-from api.http.bodies import RequestBody, StartAfter, WebhookBody
+from api.http.bodies import StartAfter, VendorBody, WebhookBody
 from api.http.messages import Request, shown
 from domain.batch.batches import Page
 from domain.batch.ports import FILE_PREFIX, FileId
@@ -107,7 +107,7 @@ OPENAI_BATCHES: Final = BatchDialect(
 )
 
 
-class BatchOptions(RequestBody):
+class BatchOptions(VendorBody):
     """When a batch starts, and the receiver of its end."""
 
     start_after: StartAfter | None = None

@@ -26,7 +26,15 @@ from api.dialects.batches.objects import (
 from api.dialects.openai_chat.bodies import CachedTokens, ReasoningTokens
 from api.errors import TransportError
 from api.generation import unix_seconds
-from api.http.bodies import KeptSeconds, Name, Pairs, RequestBody, parse_body
+from api.http.bodies import (
+    KeptSeconds,
+    Name,
+    Pairs,
+    RequestBody,
+    VendorBody,
+    parse_body,
+    without_effect,
+)
 from api.http.messages import (
     Deleted,
     Listing,
@@ -36,7 +44,7 @@ from api.http.messages import (
     shown,
 )
 from api.http.multipart import parse_upload
-from api.http.operation import Operation, Order, choice, page_size, path, text
+from api.http.operation import Operation, Order, body_of, choice, page_size, path, text
 from domain.batch.driver import file_of_part
 from domain.batch.jsonl import count_lines, pack, read_content, read_filename
 from domain.batch.ports import FileId, StoredFile
@@ -59,7 +67,7 @@ class KeptFor(RequestBody):
     seconds: KeptSeconds
 
 
-class FileForm(RequestBody):
+class FileForm(VendorBody):
     """The fields of an upload; the file is a part of its own."""
 
     purpose: Literal["batch", "assistants", "fine-tune", "vision", "user_data"]
@@ -148,6 +156,7 @@ def create_file(app: App, request: Request) -> FileObject:
         for name, value in upload.fields.items()
     }
     form = parse_body(FileForm, json.dumps(fields).encode())
+    request.marks.warning = without_effect(form.unknown)
     wanted = any(name.startswith("expires_after") for name in fields)
     kept_s = form.expires_after_seconds if wanted else rules.file_kept_s
     packed = pack(upload.file, filename=upload.filename)
@@ -404,7 +413,7 @@ _AFTER: Final = text("after", "only batches older than this one", pattern=OPENAI
 def create_batch(app: App, request: Request) -> BatchObject:
     """Accept the requests in a file; each becomes a job."""
     app.controls.require_admission()
-    body = parse_body(BatchBody, request.body)
+    body = body_of(BatchBody, request)
     file = find_file(body.input_file_id, app)
     app.ownership.require(request.caller, file.id, FileNotFound(body.input_file_id))
     if file.facts.purpose != "batch" or file.facts.content is None:

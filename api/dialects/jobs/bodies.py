@@ -344,7 +344,8 @@ class JobObject(TypedDict):
     the workers. ``waiting_for`` is what a waiting job needs before it runs. If it is ``time`` or
     ``jobs``, the job is held until ``start_after``, and until those of ``after`` have ended. If it
     is ``model``, that is ``bound_model``: the registered model that must answer the job, ``null``
-    if it follows the loaded model. ``answered_by`` is the model of its latest attempt.
+    if it follows the loaded model. ``answered_by`` is the model of its latest attempt. ``warning``
+    names what of the request has no effect.
     """
 
     id: str
@@ -384,6 +385,7 @@ class JobObject(TypedDict):
     output: NotRequired[JobOutput | None]
     cache: NotRequired[JobCache | None]
     webhooks: NotRequired[list[WebhookObject]]
+    warning: NotRequired[str | None]
 
 
 class BulkRow(TypedDict):

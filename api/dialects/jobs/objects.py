@@ -124,6 +124,7 @@ def load_job(app: App, job_id: JobId, caller: Caller) -> JobObject:
         raise JobNotFound(job_id)
     job = summarise_job(app, view)
     answer = app.records.read_stored(view)
+    job["warning"] = app.records.read_warning(view)
     job["output"] = None if answer is None else _output(answer)
     # Before its first attempt a job has looked nothing up in the cache.
     diagnosis = app.records.diagnose(job_id) if view.attempt else None

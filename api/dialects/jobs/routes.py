@@ -38,13 +38,7 @@ from api.dialects.jobs.wire import (
     parse_cursor,
     submit_fork,
 )
-from api.http.bodies import (
-    JOB_ID_PATTERN,
-    KNOWN_NAME_PATTERN,
-    PAIRS_MAX,
-    WEBHOOK_ID_PATTERN,
-    parse_body,
-)
+from api.http.bodies import JOB_ID_PATTERN, KNOWN_NAME_PATTERN, PAIRS_MAX, WEBHOOK_ID_PATTERN
 from api.http.messages import (
     JOB_HEADER,
     NewestPage,
@@ -59,6 +53,7 @@ from api.http.operation import (
     IDEMPOTENCY_KEY,
     PREFERRED_WAIT_S,
     Operation,
+    body_of,
     choice,
     header,
     moment,
@@ -275,7 +270,7 @@ def _change_all(
     change: Callable[[BulkChange, JobFilter], tuple[list[BulkStep], bool]],
 ) -> BulkReport:
     """Do the same with each job of a filter; a broken log or broker ends it early; blocks."""
-    wire = parse_body(BulkBody, request.body)
+    wire = body_of(BulkBody, request)
     bulk = BulkChange(
         views=app.views,
         cancellation=app.cancellation,
@@ -314,7 +309,7 @@ async def fork_job(app: App, request: Request) -> Reply:
     """Continue the answer of a job after its first tokens, in a new job."""
     wait_s = PREFERRED_WAIT_S.read(request)
     IDEMPOTENCY_KEY.read(request)  # one that is not valid is no missing job
-    wire = parse_body(JobForkBody, request.body)
+    wire = body_of(JobForkBody, request)
     job_id = JobId(_JOB_ID.read(request))
     accept = partial(submit_fork, app, job_id, wire, request)
     accepted, job = await app.call(_accepted, accept, app, request)

@@ -13,9 +13,9 @@ from api.app import App
 from api.dialects.generate import MODEL_UNKNOWN
 from api.dialects.jobs import wire as native
 from api.dialects.jobs.bodies import JobBody
-from api.http.bodies import NativeBody, load_json, parse_body
+from api.http.bodies import NativeBody, load_json
 from api.http.messages import Caller, Deleted, Objects, Request, shown
-from api.http.operation import Operation, path
+from api.http.operation import Operation, body_of, path
 from api.submit import accept_job, bound_model
 from domain.batch.schedules import Schedule, ScheduleId, ScheduleRunner
 from domain.chat.request import canonical_json
@@ -133,7 +133,7 @@ def _key(schedule: Schedule, due: str) -> str:
 
 def create_schedule(app: App, request: Request) -> ScheduleObject:
     """Submit a job at each instant of a cron expression."""
-    wire = parse_body(ScheduleBody, request.body)
+    wire = body_of(ScheduleBody, request)
     if wire.job.after is not None:
         msg = "each of the jobs would wait for the same ones; submit them with their successors"
         raise InvalidRequest(msg, field="job.after")

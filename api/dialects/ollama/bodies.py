@@ -15,7 +15,6 @@ from api.http.bodies import (
     INT64_MAX,
     INT64_MIN,
     Dimensions,
-    GenerationBody,
     Items,
     Name,
     RequestBody,
@@ -24,6 +23,7 @@ from api.http.bodies import (
     StopText,
     StopTexts,
     Unsupported,
+    VendorBody,
     whole,
 )
 
@@ -50,7 +50,7 @@ class OllamaOptions(SamplingBody):
     penalize_newline: Literal[True] | None = None
 
 
-class OllamaBody(RequestBody):
+class OllamaBody(VendorBody):
     """The fields of every request; an operator decides how long a model stays loaded."""
 
     model: Name
@@ -65,7 +65,7 @@ class OllamaBody(RequestBody):
         return kept == 0 or (is_text and not kept.strip("0.hmsun"))
 
 
-class OllamaGenerationBody(OllamaBody, GenerationBody):
+class OllamaGenerationBody(OllamaBody):
     """The fields of both generations."""
 
     stream: bool | None = None
@@ -138,7 +138,7 @@ class OllamaEmbeddingsBody(OllamaBody):
     prompt: InputText
 
 
-class OllamaShowBody(RequestBody):
+class OllamaShowBody(VendorBody):
     """The body of ``POST /api/show``; older clients send ``name``."""
 
     model: Annotated[str, Field(max_length=256)] | None = None

@@ -39,9 +39,8 @@ from api.dialects.ollama.encode import (
 )
 from api.dialects.ollama.parse import TAG, of_model, parse_chat, parse_generate
 from api.generation import ParsedRequest
-from api.http.bodies import parse_body
 from api.http.messages import Access, Reply, Request, StreamReply
-from api.http.operation import Operation
+from api.http.operation import Operation, body_of
 from api.submit import open_answer
 from domain.chat.embedding import Vectors
 from domain.errors import InvalidRequest, ModelNotFound
@@ -115,9 +114,9 @@ async def ollama_embed(app: App, request: Request) -> Reply:
 
 
 def _texts(app: App, request: Request) -> ParsedRequest:
-    wire = parse_body(OllamaEmbedBody, request.body)
+    wire = body_of(OllamaEmbedBody, request)
     body = EmbeddingBody(model=wire.model, input=wire.input, dimensions=wire.dimensions)
-    return of_model(parse_request(body), app.registry())
+    return of_model(replace(parse_request(body), unknown=wire.unknown), app.registry())
 
 
 async def ollama_embeddings(app: App, request: Request) -> Reply:
@@ -131,9 +130,9 @@ async def ollama_embeddings(app: App, request: Request) -> Reply:
 
 
 def _prompt(app: App, request: Request) -> ParsedRequest:
-    wire = parse_body(OllamaEmbeddingsBody, request.body)
+    wire = body_of(OllamaEmbeddingsBody, request)
     body = EmbeddingBody(model=wire.model, input=wire.prompt)
-    return of_model(parse_request(body), app.registry())
+    return of_model(replace(parse_request(body), unknown=wire.unknown), app.registry())
 
 
 def managed_by(path: str) -> str | None:
@@ -181,7 +180,7 @@ def ollama_loaded(app: App, request: Request) -> OllamaLoadedModels:
 
 def ollama_show(app: App, request: Request) -> OllamaShown:
     """Return one model in Ollama's format."""
-    body = parse_body(OllamaShowBody, request.body)
+    body = body_of(OllamaShowBody, request)
     wanted = body.model or body.name
     if not wanted:
         raise InvalidRequest("name the model", field="model")

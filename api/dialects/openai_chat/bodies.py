@@ -21,6 +21,7 @@ from api.http.bodies import (
     StopText,
     StopTexts,
     Unsupported,
+    VendorBody,
     whole,
 )
 from domain.chat.logprobs import TOP_MAX
@@ -335,7 +336,7 @@ class ChatCompletion(TypedDict):
     usage: OpenAIUsage
 
 
-class CompletionChangeBody(RequestBody):
+class CompletionChangeBody(VendorBody):
     """The body of ``POST /v1/chat/completions/{completion_id}``."""
 
     metadata: Pairs | None

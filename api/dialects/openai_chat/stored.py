@@ -16,9 +16,8 @@ from api.dialects.openai_chat.bodies import (
 from api.dialects.openai_chat.completions import CompletionEnvelope, assemble
 from api.dialects.openai_chat.parse import ChatKind, stored_form
 from api.generation import AssembledAnswer, job_hex, unix_seconds
-from api.http.bodies import parse_body
 from api.http.messages import Deleted, Listing, Request, listing_of
-from api.http.operation import Operation, Order, PageOfRows, choice, page_size, path, text
+from api.http.operation import Operation, Order, PageOfRows, body_of, choice, page_size, path, text
 from domain.errors import CompletionNotFound, PayloadMissing
 from domain.events.job import JobHidden, JobRelabelled
 from domain.job.commit import commit
@@ -80,7 +79,7 @@ def list_chat_completions(app: App, request: Request) -> Listing[StoredCompletio
 
 def update_chat_completion(app: App, request: Request) -> StoredCompletion:
     """Replace the metadata of a stored chat completion."""
-    wire = parse_body(CompletionChangeBody, request.body)
+    wire = body_of(CompletionChangeBody, request)
     completion_id = _COMPLETION_ID.read(request)
     found = _find(app, completion_id)
     payload = stored_form(found.messages, wire.metadata or {})

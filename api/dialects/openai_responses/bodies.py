@@ -22,6 +22,7 @@ from api.http.bodies import (
     SamplingBody,
     Seed,
     Unsupported,
+    VendorBody,
 )
 
 CONVERSATION_ID_PATTERN = r"^conv_[0-9a-f]{32}$"
@@ -243,19 +244,19 @@ class ConversationRef(RequestBody):
     id: Annotated[str, Field(max_length=64)]
 
 
-class ConversationChangeBody(RequestBody):
+class ConversationChangeBody(VendorBody):
     """The body of ``POST /v1/conversations/{conversation_id}``."""
 
     metadata: Pairs | None
 
 
-class ConversationItemsBody(RequestBody):
+class ConversationItemsBody(VendorBody):
     """The body of ``POST /v1/conversations/{conversation_id}/items``."""
 
     items: Annotated[Items[InputItem], Field(max_length=CONVERSATION_ITEMS_MAX)]
 
 
-class ConversationBody(RequestBody):
+class ConversationBody(VendorBody):
     """The body of ``POST /v1/conversations``."""
 
     items: Annotated[Items[InputItem], Field(max_length=CONVERSATION_ITEMS_MAX)] | None = None

@@ -28,9 +28,8 @@ from api.dialects.openai_responses.routes import (
 )
 from api.dialects.openai_responses.stored import resolve_item, turn_items
 from api.generation import job_hex, unix_seconds
-from api.http.bodies import parse_body
 from api.http.messages import Deleted, Listing, Request, listing_of
-from api.http.operation import Operation, path
+from api.http.operation import Operation, body_of, path
 from domain.agent.state import Agent, Conversation, Profile
 from domain.errors import ItemNotFound
 from domain.values import AgentId
@@ -45,7 +44,7 @@ _ITEM_ID: Final = path("item_id", pattern=r"^[A-Za-z0-9_-]{1,128}$", example="ms
 
 async def create_conversation(app: App, request: Request) -> ConversationObject:
     """Create a conversation."""
-    wire = parse_body(ConversationBody, request.body or _NO_BODY)
+    wire = body_of(ConversationBody, request, empty=_NO_BODY)
     agent_id = AgentId("conv_" + job_hex(app.ids.job_id()))
     items = await app.call(_new_items, app, wire.items or [], request)
     held = Conversation(added=tuple((0, item) for item in items))
@@ -65,7 +64,7 @@ async def get_conversation(app: App, request: Request) -> ConversationObject:
 
 async def update_conversation(app: App, request: Request) -> ConversationObject:
     """Replace the metadata of a conversation."""
-    wire = parse_body(ConversationChangeBody, request.body)
+    wire = body_of(ConversationChangeBody, request)
     conversation_id = _CONVERSATION_ID.read(request)
     await app.call(change_conversation, app, conversation_id, wire.metadata or {}, request)
     return await get_conversation(app, request)
@@ -85,7 +84,7 @@ async def delete_conversation(app: App, request: Request) -> Deleted:
 
 async def create_conversation_items(app: App, request: Request) -> Listing[dict[str, Any]]:
     """Put items at the end of a conversation."""
-    wire = parse_body(ConversationItemsBody, request.body)
+    wire = body_of(ConversationItemsBody, request)
     items = await app.call(_new_items, app, wire.items, request)
     added = Conversation(added=tuple((0, item) for item in items))
     await app.call(change_conversation, app, _CONVERSATION_ID.read(request), added, request)

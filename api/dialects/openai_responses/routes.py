@@ -58,7 +58,7 @@ from api.dialects.openai_responses.stored import (
 )
 from api.dialects.openai_responses.stream import ResponsesEncoder, error_event
 from api.generation import AssembledAnswer, ParsedRequest, job_hex
-from api.http.bodies import INT64_MAX, parse_body
+from api.http.bodies import INT64_MAX
 from api.http.messages import (
     JOB_HEADER,
     Access,
@@ -74,6 +74,7 @@ from api.http.operation import (
     Operation,
     Order,
     PageOfRows,
+    body_of,
     choice,
     flag,
     for_further_job,
@@ -286,7 +287,7 @@ def _plan(
     app: App, request: Request, kind: type[ResponsesBody] = ResponsesBody
 ) -> tuple[_Turn, ParsedRequest]:
     """Return the turn of a request, and the generation that it asks for; blocks."""
-    wire = responses.checked(parse_body(kind, request.body))
+    wire = responses.checked(body_of(kind, request))
     held: ConversationTurn | None = None
     before: list[Item] = []
     if (conversation := responses.conversation_of(wire)) is not None:

@@ -70,7 +70,7 @@ PAYLOAD_FIELDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
             (JobFailed, ()),
             (JobRelabelled, ("wire",)),
             (JobReleased, ("request",)),
-            (JobSubmitted, ("request", "wire", "client_name", "parent_output")),
+            (JobSubmitted, ("request", "wire", "warning", "client_name", "parent_output")),
             (ScheduleAdded, ("job",)),
         )
     }

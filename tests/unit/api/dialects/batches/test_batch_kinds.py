@@ -10,6 +10,7 @@ import openai.types.responses
 import pytest
 from pydantic import BaseModel
 
+from domain.chat.schema_bounds import MULTIPLE_MAX
 from domain.engine.workers import WorkerPulse
 from domain.values import WorkerId
 from tests.support.builders.api import FakeApi
@@ -116,6 +117,40 @@ def test_invalid_line_fails_alone(endpoint: str, fields: dict[str, Any], message
         assert wrong["response"]["body"]["error"]["message"].startswith(message)
         (right,) = await _results(api, path, "output")
         assert right["custom_id"] == "l1"
+
+    scenario(play)
+
+
+@pytest.mark.parametrize("endpoint", [_CHAT, _TEXT, _RESPONSES])
+def test_a_result_and_a_job_name_what_of_the_line_has_no_effect(endpoint: str) -> None:
+    async def play(api: FakeApi) -> None:
+        path = await _batch(api, endpoint, _BODIES[endpoint] | {"mode1": "x"}, _BODIES[endpoint])
+        jobs = [answer(api, "Hello") for _ in range(2)]
+        warned, plain = await _results(api, path, "output")
+        assert warned["warning"] == "fields without effect: mode1 (did you mean model?)"
+        assert "warning" not in plain
+        shown = [(await api.json("GET", f"/v1/jobs/{job}"))["warning"] for job in jobs]
+        assert shown == [warned["warning"], None]
+
+    scenario(play)
+
+
+def test_line_that_demands_a_schema_that_cannot_be_kept_fails_alone() -> None:
+    async def play(api: FakeApi) -> None:
+        good = _BODIES[_CHAT]
+        too_large = {"type": "integer", "multipleOf": MULTIPLE_MAX + 1}
+        form = {"name": "a", "schema": too_large}
+        formats = [
+            {"type": "json_schema", "json_schema": form | {"strict": strict}}
+            for strict in (True, False)
+        ]
+        path = await _batch(api, _CHAT, *(good | {"response_format": one} for one in formats))
+        answer(api, "6")
+        (wrong,) = await _results(api, path, "error")
+        message = wrong["response"]["body"]["error"]["message"]
+        assert message.startswith("the schema of the answer cannot be kept")
+        (right,) = await _results(api, path, "output")
+        assert right["warning"].startswith("schema of the answer: ")
 
     scenario(play)
 

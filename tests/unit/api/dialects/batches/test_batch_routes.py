@@ -95,6 +95,20 @@ def test_lines_have_the_labels_and_the_urgency_of_their_jobs() -> None:
     scenario(play)
 
 
+def test_what_stands_beside_a_request_and_is_not_known_is_named_with_its_result() -> None:
+    async def play(api: FakeApi) -> None:
+        one = {"custom_id": "a", "params": PARAMS | {"safeguards": 1}, "urgenc": 7}
+        created = await api.json("POST", "/v1/messages/batches", {"requests": [one]})
+        advance(api.app)
+        answer(api, "Hello")
+        advance(api.app)
+        (line,) = await lines_of(api, f"/v1/messages/batches/{created['id']}/results")
+        named = "urgenc (did you mean urgency?), safeguards"
+        assert line["warning"] == f"fields without effect: {named}"
+
+    scenario(play)
+
+
 def test_labels_that_are_not_valid_are_an_error_of_their_line() -> None:
     async def play(api: FakeApi) -> None:
         wrong = {"custom_id": "a", "params": PARAMS, "urgency": 10}

@@ -29,14 +29,28 @@ _BODIES: Mapping[str, Mapping[str, Any]] = {
     "/v1/decisions": {"input": "hi", "questions": [_QUESTION]},
     "/api/chat": {"messages": _TURNS, "stream": False},
     "/api/generate": {"prompt": "hi", "stream": False},
+    "/api/embed": {"input": "hi"},
+    "/api/embeddings": {"prompt": "hi"},
+    # These start no job.
+    "/v1/messages/count_tokens": {"messages": _TURNS},
+    "/v1/responses/input_tokens": {"input": "hi"},
+    "/v1/conversations": {},
+    "/tokenize": {"prompt": "hi"},
+    "/detokenize": {"tokens": [1]},
+    "/api/show": {},
+    "/v1/messages/batches": {
+        "requests": [{"custom_id": "a", "params": {"max_tokens": 1, "messages": _TURNS}}]
+    },
 }
+#: Bodies without a model.
+_MODEL: Mapping[str, Mapping[str, Any]] = {"/v1/conversations": {}, "/v1/messages/batches": {}}
 
 
 def _warning(path: str, more: Mapping[str, Any]) -> str | None:
     async def scenario() -> str | None:
         async with fake_api() as api:
             request = Request(id="req-1", method="POST", path=path)
-            body = {"model": "demo", **_BODIES[path], **more}
+            body = {**_MODEL.get(path, {"model": "demo"}), **_BODIES[path], **more}
             handling = asyncio.ensure_future(api.send("POST", path, body, request=request))
             await eventually(lambda: bool(request.marks.jobs) or handling.done())
             handling.cancel()
@@ -49,8 +63,7 @@ def _warning(path: str, more: Mapping[str, Any]) -> str | None:
 
 @pytest.mark.parametrize("path", _BODIES)
 def test_an_unknown_field_is_named(path: str) -> None:
-    warning = _warning(path, {"mode": "x", "safeguards": 1})
-    assert warning == "fields without effect: mode (did you mean model?), safeguards"
+    assert _warning(path, {"safeguards": 1}) == "fields without effect: safeguards"
 
 
 @pytest.mark.parametrize("path", _BODIES)
@@ -61,6 +74,7 @@ def test_a_body_of_known_fields_has_no_warning(path: str) -> None:
 @pytest.mark.parametrize(
     ("path", "more", "named"),
     [
+        ("/v1/messages", {"mode": "x"}, "mode (did you mean model?)"),
         (
             "/v1/messages",
             {"thinking": {"type": "disabled", "budget_token": 5}},
