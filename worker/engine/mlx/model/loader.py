@@ -332,9 +332,11 @@ def _grammars_of(tokenizer: Any, end_ids: frozenset[int]) -> GuidanceGrammars | 
     if not getattr(tokenizer, "is_fast", False):
         _log.warning("answers_unconstrained", why="the tokenizer is not a fast one")
         return None
-    vocabulary = copy(tokenizer.backend_tokenizer)
-    vocabulary.no_padding()
-    vocabulary.no_truncation()
+    vocabulary = tokenizer.backend_tokenizer
+    if vocabulary.padding is not None or vocabulary.truncation is not None:
+        vocabulary = copy(vocabulary)
+        vocabulary.no_padding()
+        vocabulary.no_truncation()
     return grammars_for(vocabulary.to_str(), end_ids)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -146,8 +146,15 @@ def channel_format_of(tokenizer: Any) -> ChannelFormat | None:  # noqa: ANN401 -
         # The only response format that mlx-lm knows which begins so.
         return MUSE_SPARK
     template = tokenizer.chat_template
-    has_marks = set(HARMONY.markers) <= tokenizer.get_vocab().keys()
-    return HARMONY if has_marks and "<|channel|>" in str(template) else None
+    if "<|channel|>" not in str(template):
+        return None
+    return HARMONY if len(_ids_of(tokenizer, HARMONY.markers)) == len(HARMONY.markers) else None
+
+
+def _ids_of(tokenizer: Any, marks: Sequence[str]) -> list[int]:  # noqa: ANN401 - mlx-lm ships no types
+    """Return the ids of those marks that are tokens; the whole vocabulary is copied for none."""
+    ids = map(tokenizer.convert_tokens_to_ids, marks)
+    return [one for one in ids if one is not None and one != tokenizer.unk_token_id]
 
 
 def end_ids_of(tokenizer: Any) -> frozenset[int]:  # noqa: ANN401 - mlx-lm ships no types
@@ -156,12 +163,11 @@ def end_ids_of(tokenizer: Any) -> frozenset[int]:  # noqa: ANN401 - mlx-lm ships
     The end markers of a channel format are included, because a conversion without its generation
     settings declares only one of them.
     """
-    channel_format, vocabulary = channel_format_of(tokenizer), tokenizer.get_vocab()
+    channel_format = channel_format_of(tokenizer)
     marks = channel_format.last_ends if channel_format is not None else ()
     if tokenizer.structural_markers:
         marks = (*marks, _KIMI_END)
-    ids = {vocabulary[mark] for mark in marks if mark in vocabulary}
-    return frozenset(tokenizer.eos_token_ids) | ids
+    return frozenset(tokenizer.eos_token_ids).union(_ids_of(tokenizer, marks))
 
 
 def tool_format_of(tokenizer: Any) -> ToolFormat | None:  # noqa: ANN401 - mlx-lm ships no types
@@ -223,7 +229,7 @@ def detokenizer_factory(tokenizer: Any) -> Callable[[], Detokenizer]:  # noqa: A
     """
     kind = tokenizer.detokenizer
     if isinstance(kind, BPEStreamingDetokenizer):
-        table = _byte_level_table(tokenizer)
+        table = _byte_level_table(kind.tokenmap, set(tokenizer.get_added_vocab().values()))
         return lambda: ByteDetokenizer(table)
     if isinstance(kind, SPMStreamingDetokenizer):
         table = [token.replace(_SPACE, b" ") for token in kind.tokenmap]
@@ -253,20 +259,30 @@ def spelling_of(detokenizer: Callable[[], Detokenizer]) -> Callable[[int], bytes
     return spell
 
 
-def _byte_level_table(tokenizer: Any) -> list[bytes]:  # noqa: ANN401 - mlx-lm ships no types
+def _byte_level_table(tokens: Sequence[str | None], added: Collection[int]) -> list[bytes]:
     """Return the bytes of each id of a byte-level vocabulary.
 
     Such a vocabulary maps each byte to one printable character. Added tokens are plain text.
     """
     byte_of = _byte_of_character()
-    added = set(tokenizer.get_added_vocab().values())
-    tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+    # Latin-1 has the byte of each number; what stands for no byte must not be taken for one.
+    numbers = {code: chr(_NO_BYTE) for code in range(0x80, 0x100)}
+    numbers |= {ord(char): chr(byte[0]) for char, byte in byte_of.items()}
+
+    def spell(token: str) -> bytes:
+        try:
+            return token.translate(numbers).encode("latin-1")
+        except UnicodeEncodeError:
+            return b"".join(byte_of.get(char) or char.encode() for char in token)
+
     return [
-        (token or "").encode()
-        if number in added or token is None
-        else b"".join(byte_of.get(char) or char.encode() for char in token)
+        (token or "").encode() if number in added or token is None else spell(token)
         for number, token in enumerate(tokens)
     ]
+
+
+#: A character that Latin-1 does not have.
+_NO_BYTE = 0x400
 
 
 def _byte_of_character() -> dict[str, bytes]:

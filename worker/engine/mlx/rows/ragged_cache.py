@@ -18,6 +18,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
@@ -393,14 +394,17 @@ def install_ragged_attention(network: Network, *, computes: bool = True) -> tupl
     try:
         has_states = any(map(is_state, leaves(make_row_caches(network))))
         lengths = (1, 1) if has_states else (2, 1)
-        pairs = zip(lengths, checked_rows(network), strict=True)
+        rows = checked_rows(network)
+        pairs = zip(lengths, deepcopy(rows), strict=True)
         alone = mx.concatenate(
             [network(mx.array([[1] * length]), cache=caches)[0] for length, caches in pairs]
         )
         for kind in (RaggedKind.WHOLE, RaggedKind.BY_TOKEN, RaggedKind.BY_ROW):
             if kind is RaggedKind.BY_ROW:
                 _split_attention(network)
-            difference = _difference(network, alone, lengths, kind, computes=computes)
+            difference = _difference(
+                network, deepcopy(rows), alone, lengths, kind, computes=computes
+            )
             if not difference:
                 return kind, why
             why = difference
@@ -410,11 +414,18 @@ def install_ragged_attention(network: Network, *, computes: bool = True) -> tupl
 
 
 def _difference(
-    network: Network, alone: mx.array, lengths: Sequence[int], kind: RaggedKind, *, computes: bool
+    network: Network,
+    rows: Sequence[list[Any]],
+    alone: mx.array,
+    lengths: Sequence[int],
+    kind: RaggedKind,
+    *,
+    computes: bool,
 ) -> str:
     """Return why rows cannot be computed together so; an empty text if they can."""
     try:
-        together = _logits_together(network, lengths, kind)
+        pieces = [[1] * length for length in lengths]
+        together = forward_rows(network, rows, pieces, merged_states(rows), kind)
         if not computes:
             return "" if together.shape == alone.shape else "the shapes of the logits differ"
         return logits_differ(alone, together)
@@ -448,9 +459,3 @@ def merged_states(rows: Sequence[Sequence[Any]]) -> dict[int, Any]:
         for index, leaf in enumerate(flat[0])
         if is_state(leaf)
     }
-
-
-def _logits_together(network: Network, lengths: Sequence[int], kind: RaggedKind) -> mx.array:
-    rows = checked_rows(network)
-    pieces = [[1] * length for length in lengths]
-    return forward_rows(network, rows, pieces, merged_states(rows), kind)

@@ -17,6 +17,7 @@ import inspect
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache, partial, wraps
 from itertools import accumulate, pairwise
@@ -420,24 +421,26 @@ _CHECK_DRAFTED, _CHECK_KEPT = (3, 1), (2, 1)
 
 def _check(network: Network, hooks: StateHooks, kind: RaggedKind, *, computes: bool) -> str:
     """Return why drafts differ; an empty text if they do not."""
+    checked = checked_rows(network)
     expected = [
         [network(mx.array([[token]]), cache=caches)[0] for token in tokens]
-        for tokens, caches in zip(_CHECK_TOKENS, checked_rows(network), strict=True)
+        for tokens, caches in zip(_CHECK_TOKENS, deepcopy(checked), strict=True)
     ]
     for rows in (1, len(expected)):
         drafted = [expected[at][: _CHECK_DRAFTED[at]] for at in range(rows)]
         following = [expected[at][_CHECK_KEPT[at]] for at in range(rows)]
         alone = mx.concatenate([*(one for row in drafted for one in row), *following])
-        found = _drafted(network, hooks, kind, rows)
+        found = _drafted(network, hooks, kind, deepcopy(checked[:rows]))
         if computes and (reason := logits_differ(alone, found)):
             return reason
     return ""
 
 
-def _drafted(network: Network, hooks: StateHooks, kind: RaggedKind, count: int) -> mx.array:
+def _drafted(
+    network: Network, hooks: StateHooks, kind: RaggedKind, rows: Sequence[list[Any]]
+) -> mx.array:
     """Return the logits of some rows after each drafted token, and after the next one."""
-    rows = checked_rows(network)[:count]
-    states = merged_states(rows)
+    states, count = merged_states(rows), len(rows)
     lengths, kept = _CHECK_DRAFTED[:count], _CHECK_KEPT[:count]
     tokens = [_CHECK_TOKENS[at][:length] for at, length in enumerate(lengths)]
     with hooks.drafting(states, lengths) as ragged:
