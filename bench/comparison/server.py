@@ -58,6 +58,8 @@ OFFLINE: Final = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
     "DO_NOT_TRACK": "1",
+    # MLX compiles kernels of a CPU into it, which a first start has to do as well.
+    "TMPDIR": "{data}",
 }
 #: The same for a server in an environment of its own, which imports ``bench.blas``.
 ELSEWHERE: Final = {**OFFLINE, "PYTHONPATH": str(ROOT)}
