@@ -33,7 +33,7 @@ from tests.support.processes.service import Service
 
 _log = logging.getLogger(__name__)
 
-TOKENS = 800
+TOKENS = 500
 #: Jobs that are tried until a kill comes within an answer.
 KILLS_MAX = 5
 SAMPLINGS: dict[str, dict[str, Any]] = {
