@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,13 +30,15 @@ class ForkServer:
             stdout=subprocess.PIPE,
             text=True,
         )
+        self._one_asks = threading.Lock()
 
     def ask(self, request: Mapping[str, Any]) -> int:
         assert self._server.stdin is not None
         assert self._server.stdout is not None
-        self._server.stdin.write(json.dumps(request) + "\n")
-        self._server.stdin.flush()
-        return int(self._server.stdout.readline())
+        with self._one_asks:
+            self._server.stdin.write(json.dumps(request) + "\n")
+            self._server.stdin.flush()
+            return int(self._server.stdout.readline())
 
     def close(self) -> None:
         with self._server:
