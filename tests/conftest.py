@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from tests.support.clients.tls import share_context
 from tests.support.polling import SLOWNESS, measured_slowness, scaled
+from tests.support.processes.prepared_services import BY_DAY
 from tests.support.sharers import sharers_together
 
 if TYPE_CHECKING:
@@ -101,6 +103,10 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.load_profile("mutation" if "MUTANT_UNDER_TEST" in os.environ else "fast")
     elif config.getoption("--nightly"):
         settings.load_profile("nightly")
+    else:
+        os.environ[BY_DAY] = "yes"
+    if not config.getoption("--fast"):
+        share_context()
     os.environ.setdefault(SLOWNESS, f"{measured_slowness():.2f}")
     if config.option.timeout is None:
         config.option.timeout = scaled(float(config.getini("timeout")))

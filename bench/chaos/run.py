@@ -7,7 +7,6 @@ import json
 import math
 import random
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -32,7 +31,6 @@ from tests.support.processes.service import Service
 
 #: Seconds for all jobs to end after the last fault.
 JOBS_END_WITHIN_S: Final = 300.0
-_VERIFY_S: Final = 300.0
 
 #: Contexts in memory and on the disk that are full after a short warm-up: what still grows leaks.
 SMALL_CACHES: Final[Mapping[str, str]] = MappingProxyType(
@@ -267,16 +265,7 @@ class Chaos:
         return "" if done.returncode == 0 else done.stdout + done.stderr
 
     def _semantic(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [
-                *(sys.executable, "-m", "ops.cli.main", "log", *words),
-                *("--data-dir", str(self._service.data_dir)),
-            ],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_VERIFY_S,
-        )
+        return self._service.semantic("log", *words)
 
     def _client(self, name: str) -> Client:
         return Client(self._service.base_url, OpenStreams(), random.Random(f"{name} {self._seed}"))

@@ -32,7 +32,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 def _mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     # The parts of a killed supervisor end soon.
     env = with_constants({}, {"ops.liveness.child.ORPHAN_S": 1.0})
-    running = Service(tmp_path_factory.mktemp("mortal") / "data", env=env).start()
+    # Each kill also has a proof with processes that start as those of users.
+    running = Service(tmp_path_factory.mktemp("mortal") / "data", env=env, cold=True).start()
     yield running
     if running.process.poll() is None:
         assert running.stop() == 0, running.log()
@@ -108,8 +109,8 @@ def oai(service: Service) -> Iterator[openai.OpenAI]:
 def own_service(tmp_path: Path) -> Iterator[Callable[..., Service]]:
     started: list[Service] = []
 
-    def start(**env: str) -> Service:
-        one = Service(tmp_path / f"data{len(started)}", env=env)
+    def start(*, cold: bool = False, **env: str) -> Service:
+        one = Service(tmp_path / f"data{len(started)}", env=env, cold=cold)
         started.append(one)
         return one.start()
 

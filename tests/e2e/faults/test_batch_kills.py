@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -38,13 +36,7 @@ CHAT: Any = {
 
 
 def semantic(service: Service, *words: str, code: int = 0) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "ops.cli.main", *words, "--data-dir", str(service.data_dir)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=scaled(600),
-    )
+    done = service.semantic(*words)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout if code == 0 else done.stderr
 

@@ -7,6 +7,7 @@ import logging
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -173,11 +174,18 @@ def dead_broker(service: Service) -> Iterator[None]:
     try:
         # A keeper that has not stopped yet would reap the server, and start another.
         wait_for_status(keeper, psutil.STATUS_STOPPED)
+        wait_until(lambda: thread_states(keeper) <= {"T"}, within_s=WAIT_S)
         server.kill()
         wait_for_status(server, psutil.STATUS_ZOMBIE)
         yield
     finally:
         keeper.resume()
+
+
+def thread_states(process: psutil.Process) -> set[str]:
+    """Return the states of its threads, which stop one after the other; empty without /proc."""
+    stats = Path("/proc", str(process.pid), "task").glob("*/stat")
+    return {stat.read_text().rpartition(") ")[2][0] for stat in stats}
 
 
 def wait_for_status(process: psutil.Process, status: str) -> None:

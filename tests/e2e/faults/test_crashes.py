@@ -33,7 +33,7 @@ from tests.support.processes.service import Service
 
 _log = logging.getLogger(__name__)
 
-TOKENS = 800
+TOKENS = 500
 #: Jobs that are tried until a kill comes within an answer.
 KILLS_MAX = 5
 SAMPLINGS: dict[str, dict[str, Any]] = {
@@ -271,9 +271,7 @@ def test_full_disk_refuses_in_the_callers_words_and_nothing_is_half_written(
     assert submissions(http) == submitted_before
     assert http.post("/v1/messages", json=message).status_code == 200
     assert submissions(http) == submitted_before + 1
-    verify = [sys.executable, "-m", "ops.cli.main", "log", "verify"]
-    env = {**os.environ, "SEMANTIC_DATA_DIR": str(crashing.data_dir)}
-    checked = subprocess.run(verify, env=env, capture_output=True, text=True, check=False)
+    checked = crashing.semantic("log", "verify")
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
@@ -320,13 +318,7 @@ def test_job_that_kills_its_worker_twice_before_a_word_is_given_up(
         # The next job of the same service is well.
         with JobReader(service.base_url, submitted(http, "greedy", max_tokens=4)) as reader:
             assert reader.whole()
-    story = subprocess.run(
-        [sys.executable, "-m", "ops.cli.main", "jobs", "show", job_id, "--story"],
-        env={**os.environ, "SEMANTIC_DATA_DIR": str(service.data_dir)},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    story = service.semantic("jobs", "show", job_id, "--story").stdout
     assert "2 workers in a row died on this job" in story
     assert service.stop() == 0
 

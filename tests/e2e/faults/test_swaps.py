@@ -72,7 +72,7 @@ def test_running_streams_finish_on_their_model_and_a_swap_back_is_warm(two: TwoM
 
 def test_streams_that_wait_for_a_swap_are_pinged_and_end(two: TwoModels) -> None:
     before = two.wait_served()
-    running = two.submit("A long story.", tokens=3000)
+    running = two.submit("A long story.", tokens=1200)
     with ExitStack() as stack:
         first = stack.enter_context(JobReader(two.service.base_url, running))
         first.wait_for(5)

@@ -48,9 +48,8 @@ def listening(pid: int) -> set[tuple[str, int]]:
 def test_a_service_with_a_key(own_service: Callable[..., Service], tmp_path: Path) -> None:
     with umask(0o022):
         _make_open_data_dir(tmp_path / "data0")
-        service = own_service(
-            SEMANTIC_API_KEY=KEY, SEMANTIC_SERVER__API_KEYS=json.dumps([f"laptop={KEY}"])
-        )
+        keys = {"SEMANTIC_API_KEY": KEY, "SEMANTIC_SERVER__API_KEYS": f'["laptop={KEY}"]'}
+        service = own_service(cold=True, **keys)
     assert service.data_dir == tmp_path / "data0"
     _only_configured_sockets_listen(service)
     _assert_no_other_user_reads_the_key(service)

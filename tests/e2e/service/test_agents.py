@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from typing import Any
 
 import httpx
@@ -35,15 +32,7 @@ class Client:
         return job
 
     def command(self, *words: str) -> str:
-        env = dict(os.environ) | {"SEMANTIC_DATA_DIR": str(self.service.data_dir)}
-        done = subprocess.run(
-            [sys.executable, "-m", "ops.cli.main", "agents", *words],
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=scaled(120),
-            check=False,
-        )
+        done = self.service.semantic("agents", *words)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

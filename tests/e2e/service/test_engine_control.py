@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -110,15 +106,7 @@ def _wait_admission(http: httpx.Client, admission: str) -> None:
 
 
 def _cli(service: Service, *words: str) -> tuple[int, str]:
-    kept = {name: value for name, value in os.environ.items() if "SEMANTIC" not in name.upper()}
-    done = subprocess.run(
-        [sys.executable, "-m", "ops.cli.main", *words, "--data-dir", str(service.data_dir)],
-        env=kept | {"PYTHONPATH": str(Path(__file__).parents[3])},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=scaled(WAIT_S),
-    )
+    done = service.semantic(*words)
     return done.returncode, done.stdout + done.stderr
 
 

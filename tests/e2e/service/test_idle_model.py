@@ -24,6 +24,7 @@ def idling(tmp_path: Path) -> Iterator[Service]:
     service = Service(
         tmp_path / "data",
         env={"SEMANTIC_MODEL__ID": str(model), "SEMANTIC_MODEL__IDLE_TTL_S": "2"},
+        cold=True,  # a prepared process has MLX from its beginning
     ).start()
     yield service
     assert service.stop() == 0, service.log()

@@ -41,7 +41,7 @@ def test_that_hangs(tmp_path):
     thread.start()
     thread.join()
     if os.environ["WITH_SERVICE"] == "yes":
-        service = Service(tmp_path / "data").start()
+        service = Service(tmp_path / "data", cold=True).start()
         pids += [service.process.pid, *(one.pid for one in service.descendants())]
     text = " ".join(map(str, [os.getpid(), *pids]))
     Path(os.environ["STARTED"], "part").write_text(text)

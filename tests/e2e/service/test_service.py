@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -199,6 +201,20 @@ def test_bundled_broker_serves_and_survives_the_death_of_the_worker(
         assert [data["n"] for _, _, data in events] == list(range(len(events)))
         assert text_of(events) == ended(http, job_id)["output"]["text"]
     assert service.stop() == 0
+
+
+@pytest.mark.parametrize("part", ["worker", "api", "ops.broker"])
+def test_each_part_has_a_session_and_signals_of_its_own(service: Service, part: str) -> None:
+    process = service.part(part)
+    assert os.getsid(process.pid) == process.pid != os.getsid(service.process.pid)
+    assert os.getsid(service.process.pid) == service.process.pid
+    if sys.platform == "linux":
+        descriptors = Path("/proc", str(process.pid), "fd")
+        assert str((descriptors / "0").readlink()) == "/dev/null"
+        assert (descriptors / "1").readlink() == (descriptors / "2").readlink()
+        status = Path("/proc", str(process.pid), "status").read_text()
+        (ignored,) = re.findall(r"SigIgn:\s*(\w+)", status)
+        assert not int(ignored, 16) & 1 << signal.SIGTERM - 1
 
 
 def test_taken_port_is_one_clear_line_and_exit_code_78(service: Service, tmp_path: Path) -> None:

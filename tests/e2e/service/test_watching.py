@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -66,11 +65,6 @@ def test_log_lines_of_the_parts_are_kept(endless: Service, job: str) -> None:
 
 
 def _command(service: Service, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "ops.cli.main", *arguments, "--data-dir", str(service.data_dir)],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=scaled(WAIT_S),
-        stdin=subprocess.DEVNULL,
-    )
+    done = service.semantic(*arguments)
+    assert done.returncode == 0, done.stderr
+    return done

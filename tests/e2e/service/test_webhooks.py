@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 
@@ -20,8 +18,7 @@ BODY = {"prompt": "Say hello.", "max_tokens": 4}
 
 
 def semantic(service: Service, *words: str) -> str:
-    command = [sys.executable, "-m", "ops.cli.main", *words, "--data-dir", str(service.data_dir)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=scaled(60))
+    done = service.semantic(*words)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

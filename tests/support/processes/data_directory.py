@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-from tests.support.polling import scaled
 from tests.support.processes.service import Service
 
 
@@ -27,13 +23,6 @@ def holders(directory: Path, secret: str) -> set[str]:
 
 def command(service: Service, *words: str) -> Any:
     """Run a ``semantic`` command beside the service and return its JSON."""
-    done = subprocess.run(
-        [sys.executable, "-m", "ops.cli.main", *words, "--json"],
-        env=dict(os.environ) | {"SEMANTIC_DATA_DIR": str(service.data_dir)},
-        capture_output=True,
-        text=True,
-        timeout=scaled(120),
-        check=False,
-    )
+    done = service.semantic(*words, "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.support.polling import scaled
+from tests.support.processes import prepared_services
+from tests.support.processes.fork_server import ForkedProcess
 
 STOPPED_WITHIN_S = 60.0
 
@@ -28,11 +30,12 @@ class Machine:
         self, part: str, directory: Path, env: dict[str, str], *, command: Sequence[str] = ()
     ) -> None:
         self._part = part
-        self._command = command or ("-m", "ops.cli.main", "serve", "--only", part)
+        arguments = command or ("-m", "ops.cli.main", "serve", "--only", part)
+        self._command = (sys.executable, *arguments)
         self._data_dir = directory / "data"
         self._log_file = directory / "log"
         self._env = env | {"SEMANTIC_DATA_DIR": str(self._data_dir)}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
         directory.mkdir()
 
     @property
@@ -42,10 +45,16 @@ class Machine:
 
     def start(self) -> None:
         env = {key: value for key, value in os.environ.items() if not key.startswith("SEMANTIC_")}
+        env |= self._env
+        if prepared_services.can_prepare(self._command, self._env):
+            self._process = prepared_services.start(
+                self._command[2:], env, self._log_file, kind="part"
+            )
+            return
         with self._log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, *self._command],
-                env=env | self._env,
+                self._command,
+                env=env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

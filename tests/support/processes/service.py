@@ -18,9 +18,12 @@ import psutil
 from ops.supervisor.serve_record import read_record
 from tests.support.models.kept_kernels import compiled
 from tests.support.polling import scaled, wait_until
+from tests.support.processes import prepared_services
+from tests.support.processes.fork_server import ForkedProcess
 
 READY_WITHIN_S = 180.0
 STOPPED_WITHIN_S = 120.0
+COMMAND_WITHIN_S = 600.0
 
 
 class Service:
@@ -32,6 +35,7 @@ class Service:
         command: Arguments of Python; a variant of the service replaces the default.
         python: The interpreter; that of the tests by default.
         directory: The working directory; that of the tests by default.
+        cold: Whether each process starts as a program and does its imports itself.
     """
 
     def __init__(
@@ -42,6 +46,7 @@ class Service:
         command: tuple[str, ...] = ("-m", "ops.cli.main", "serve"),
         python: str = sys.executable,
         directory: Path | None = None,
+        cold: bool = False,
     ) -> None:
         self.data_dir = data_dir
         self.port = free_port()
@@ -50,7 +55,9 @@ class Service:
         self._env = env or {}
         self._command = (python, *command)
         self._directory = directory
-        self._process: subprocess.Popen[bytes] | None = None
+        can_fork = directory is None and prepared_services.can_prepare(self._command, self._env)
+        self._is_prepared = can_fork and not cold
+        self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
 
     def __enter__(self) -> Self:
         """Start it; the end of the block stops it, or kills it after an error."""
@@ -71,7 +78,7 @@ class Service:
         return {"x-api-key": key} if key else {}
 
     @property
-    def process(self) -> subprocess.Popen[bytes]:
+    def process(self) -> subprocess.Popen[bytes] | ForkedProcess:
         assert self._process is not None, "not started"
         return self._process
 
@@ -91,8 +98,19 @@ class Service:
             "SEMANTIC_ENGINE__KV_BUDGET_MB": "1024",
         } | self._env
         _share_compiled_kernels(self.data_dir)
+        self._process = self._started(env)
+        try:
+            self.wait_ready()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def _started(self, env: dict[str, str]) -> subprocess.Popen[bytes] | ForkedProcess:
+        if self._is_prepared:
+            return prepared_services.start(self._command[2:], env, self.log_file)
         with self.log_file.open("ab") as log:
-            self._process = subprocess.Popen(
+            return subprocess.Popen(
                 self._command,
                 cwd=self._directory,
                 env=env,
@@ -101,12 +119,6 @@ class Service:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        try:
-            self.wait_ready()
-        except BaseException:
-            self.kill()
-            raise
-        return self
 
     def wait_ready(self, within_s: float = READY_WITHIN_S) -> None:
         with httpx.Client(
@@ -147,7 +159,7 @@ class Service:
         A worker that was a standby has another command line than one that was started cold.
         """
         record = read_record(self.data_dir)
-        part = record.parts.get(name.partition(".")[0]) if record else None
+        part = record.parts.get(name.removeprefix("ops.").partition(".")[0]) if record else None
         if part is not None:
             assert part.is_alive(), f"{name} has ended:\n{self.log()}"
             return psutil.Process(part.pid)
@@ -161,6 +173,23 @@ class Service:
         part = self.part(name)
         part.kill()
         part.wait(scaled(STOPPED_WITHIN_S))
+
+    def semantic(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run a ``semantic`` command for this data directory, with further variables."""
+        env = {key: value for key, value in os.environ.items() if not key.startswith("SEMANTIC_")}
+        env |= {"SEMANTIC_DATA_DIR": str(self.data_dir)} | variables
+        command = (sys.executable, "-m", "ops.cli.main", *words)
+        if prepared_services.can_prepare(command, variables):
+            return prepared_services.run(words, env)
+        return subprocess.run(
+            command,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=scaled(COMMAND_WITHIN_S),
+        )
 
     def descendants(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)

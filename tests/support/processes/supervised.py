@@ -13,7 +13,8 @@ from typing import Any
 import psutil
 
 from tests.support.polling import wait_until
-from tests.support.processes.prepared_supervisors import ForkedProcess, PreparedSupervisors
+from tests.support.processes.fork_server import ForkedProcess
+from tests.support.processes.prepared_supervisors import PreparedSupervisors
 
 DEADLINE_S = 240.0
 _ROOT = Path(__file__).parents[3]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -96,22 +95,12 @@ class TwoModels:
 
     def swap(self, model: str, *more: str) -> subprocess.CompletedProcess[str]:
         """Run ``semantic models swap``."""
-        return self._run("models", "swap", model, *more)
+        return self.service.semantic("models", "swap", model, *more)
 
     def status(self) -> dict[str, Any]:
         """Return what ``semantic status`` reports."""
-        found: dict[str, Any] = json.loads(self._run("status", "--json").stdout)
+        found: dict[str, Any] = json.loads(self.service.semantic("status", "--json").stdout)
         return found
-
-    def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        command = (sys.executable, "-m", "ops.cli.main", *words)
-        return subprocess.run(
-            [*command, "--data-dir", str(self.service.data_dir)],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=scaled(WAIT_S),
-        )
 
     def request(self, model: str, *, drain_s: int = 60) -> dict[str, Any]:
         """Request a swap and return it."""
