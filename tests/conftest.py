@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
+from structlog.dev import ConsoleRenderer, plain_traceback
 
 from tests.support.clients.tls import share_context
 from tests.support.polling import SLOWNESS, measured_slowness, scaled
@@ -112,6 +113,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.timeout = scaled(float(config.getini("timeout")))
     # Tests have a home directory of their own, and so a configuration directory in it.
     os.environ.pop("XDG_CONFIG_HOME", None)
+    # A second of work for each logged exception, where rich renders the local variables too.
+    ConsoleRenderer.get_active().exception_formatter = plain_traceback
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

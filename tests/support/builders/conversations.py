@@ -9,9 +9,10 @@ from enum import StrEnum
 from hypothesis import strategies as st
 
 from domain.values import Sampling
+from tests.support.day_and_night import by_day
 from tests.support.models.kv_sequences import random_tokens
 
-PROMPT_TOKENS_MAX = 112
+PROMPT_TOKENS_MAX = by_day(80, night=112)
 ANSWER_TOKENS_MAX = 20
 GREEDY = Sampling(temperature=0)
 

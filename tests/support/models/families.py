@@ -28,6 +28,8 @@ from tests.support.day_and_night import in_turn
 from tests.support.models.tiny_architectures import (
     ARCHITECTURES,
     QWEN2,
+    QWEN3,
+    QWEN3_DEEP_8_BITS,
     VOCABULARY,
     WINDOW,
     Architecture,
@@ -466,9 +468,10 @@ KEY_READERS: Final = (
     _architecture("plamo2", *(state_layer(3 * 4 * 32 + 4 * 32 * 16), _FULL) * 2),
     _architecture("stablelm", *(_FULL,) * _LAYERS),
 )
-#: The caches of Qwen 2 are those of Llama and of Qwen 3.
-BY_DAY: Final = tuple(one for one in ARCHITECTURES if one is not QWEN2)
-AT_NIGHT: Final = (QWEN2, *FURTHER_ARCHITECTURES, *KEY_READERS)
+#: The caches of Qwen 2 and Qwen 3 are those of Llama; by day the 8-bit tests have the deep one.
+_LIKE_OTHERS: Final = (QWEN2, QWEN3, QWEN3_DEEP_8_BITS)
+BY_DAY: Final = tuple(one for one in ARCHITECTURES if one not in _LIKE_OTHERS)
+AT_NIGHT: Final = (*_LIKE_OTHERS, *FURTHER_ARCHITECTURES, *KEY_READERS)
 #: For ``parametrize``; ``make test`` leaves them out.
 NIGHTLY_ARCHITECTURES: Final = tuple(
     pytest.param(one, marks=pytest.mark.nightly) for one in AT_NIGHT

@@ -28,13 +28,13 @@ _COMMON: dict[str, Any] = {
     "tie_word_embeddings": False,
 }
 _GATED_DELTA = _COMMON | {
-    "num_hidden_layers": 4,
+    "num_hidden_layers": 2,
     "linear_num_value_heads": 4,
     "linear_num_key_heads": 2,
     "linear_key_head_dim": 8,
     "linear_value_head_dim": 8,
     "linear_conv_kernel_dim": 4,
-    "full_attention_interval": 4,
+    "full_attention_interval": 2,
 }
 _EXPERTS = {
     "num_experts": 4,
@@ -44,11 +44,11 @@ _EXPERTS = {
     "norm_topk_prob": True,
 }
 _SHORT_CONVOLUTIONS = _COMMON | {
-    "num_hidden_layers": 4,
+    "num_hidden_layers": 2,
     "norm_eps": 1e-5,
     "conv_bias": False,
     "conv_L_cache": 3,
-    "full_attn_idxs": [2],
+    "full_attn_idxs": [1],
     "rope_theta": 10000.0,
 }
 
@@ -89,7 +89,7 @@ NEMOTRON_H = _network(
     nemotron_h,
     _COMMON
     | {
-        "num_hidden_layers": 4,
+        "num_hidden_layers": 3,
         "attention_bias": False,
         "mamba_num_heads": 4,
         "mamba_head_dim": 8,
@@ -101,18 +101,18 @@ NEMOTRON_H = _network(
         "layer_norm_epsilon": 1e-5,
         "use_bias": False,
         "use_conv_bias": True,
-        "hybrid_override_pattern": ["M", "*", "M", "-"],
+        "hybrid_override_pattern": ["M", "*", "-"],
     },
 )
 KIMI_LINEAR = _network(
     kimi_linear,
     _COMMON
     | {
-        "num_hidden_layers": 4,
+        "num_hidden_layers": 2,
         "num_key_value_heads": 4,
         "linear_attn_config": {
-            "kda_layers": [1, 2, 4],
-            "full_attn_layers": [3],
+            "kda_layers": [1],
+            "full_attn_layers": [2],
             "num_heads": 4,
             "head_dim": 8,
             "short_conv_kernel_size": 4,
@@ -134,8 +134,7 @@ OLMO_HYBRID = _network(
     olmo_hybrid,
     _GATED_DELTA
     | {
-        "layer_types": ["linear_attention", "linear_attention", "full_attention"] * 2,
-        "num_hidden_layers": 6,
+        "layer_types": ["linear_attention", "full_attention"],
         "attention_bias": False,
         "linear_allow_neg_eigval": True,
         "linear_num_key_heads": 4,

@@ -134,22 +134,22 @@ QWEN3 = Architecture(
     (_attention(),) * 2,
 )
 _GEMMA3 = _COMMON | {
-    "num_hidden_layers": 4,
+    "num_hidden_layers": 2,
     "sliding_window": WINDOW,
-    "sliding_window_pattern": 3,
+    "sliding_window_pattern": 2,
     "query_pre_attn_scalar": 8.0,
 }
 GEMMA3 = Architecture(
     "gemma3",
     random_network(gemma3_text, _GEMMA3),
-    (_window(), _window(), _attention(), _window()),
+    (_window(), _attention()),
 )
 _GPT_OSS = _COMMON | {
-    "num_hidden_layers": 4,
+    "num_hidden_layers": 2,
     "num_local_experts": 4,
     "num_experts_per_tok": 2,
     "sliding_window": WINDOW,
-    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "layer_types": ["sliding_attention", "full_attention"],
     "rope_scaling": {
         "rope_type": "yarn",
         "factor": 4.0,
@@ -161,7 +161,7 @@ _GPT_OSS = _COMMON | {
 GPT_OSS = Architecture(
     "gpt_oss",
     random_network(gpt_oss, _GPT_OSS),
-    (_window(), _attention()) * 2,
+    (_window(), _attention()),
 )
 #: Multi-head latent attention: a latent of 16 and a rotated key of 8 for all heads.
 GLM4_MOE_LITE = Architecture(
@@ -230,10 +230,10 @@ FALCON_H1 = Architecture(
     random_network(falcon_h1, _FALCON_H1),
     (state_layer(3 * 64 + 4 * 8 * 16), _attention()) * 2,
 )
-#: Three linear layers to one of attention, with experts.
+#: A linear layer to one of attention, with experts.
 #: Convolution: 3 past inputs of 2 x 16 + 32 channels; state: 4 value heads of 8 by 8.
 _QWEN3_NEXT = _COMMON | {
-    "num_hidden_layers": 4,
+    "num_hidden_layers": 2,
     "linear_num_value_heads": 4,
     "linear_num_key_heads": 2,
     "linear_key_head_dim": 8,
@@ -248,12 +248,12 @@ _QWEN3_NEXT = _COMMON | {
     "rope_theta": 10000.0,
     "partial_rotary_factor": 0.5,
     "norm_topk_prob": True,
-    "full_attention_interval": 4,
+    "full_attention_interval": 2,
 }
 QWEN3_NEXT = Architecture(
     "qwen3_next",
     random_network(qwen3_next, _QWEN3_NEXT),
-    (*(state_layer(3 * 64 + 4 * 8 * 8),) * 3, _attention()),
+    (state_layer(3 * 64 + 4 * 8 * 8), _attention()),
 )
 #: No attention at all.
 #: Convolution: 3 past inputs of 32 + 2 x 16 channels; state: 4 heads of 8 by 16.
@@ -286,9 +286,9 @@ MAMBA2 = Architecture(
 QWEN3_WIDE = Architecture(
     "qwen3_wide",
     random_network(
-        qwen3, _COMMON | {"num_hidden_layers": 3, "rope_theta": 1000000.0, "head_dim": 64}
+        qwen3, _COMMON | {"num_hidden_layers": 2, "rope_theta": 1000000.0, "head_dim": 64}
     ),
-    (_attention(dim=64),) * 3,
+    (_attention(dim=64),) * 2,
 )
 #: The same with enough layers that the first and the last one stay exact.
 QWEN3_DEEP = Architecture(
@@ -301,17 +301,17 @@ QWEN3_DEEP = Architecture(
 GEMMA3_WIDE = Architecture(
     "gemma3_wide",
     random_network(gemma3_text, _GEMMA3 | {"head_dim": 64}),
-    (_window(64), _window(64), _attention(dim=64), _window(64)),
+    (_window(64), _attention(dim=64)),
 )
 GPT_OSS_WIDE = Architecture(
     "gpt_oss_wide",
     random_network(gpt_oss, _GPT_OSS | {"head_dim": 64}),
-    (_window(64), _attention(dim=64)) * 2,
+    (_window(64), _attention(dim=64)),
 )
 QWEN3_NEXT_WIDE = Architecture(
     "qwen3_next_wide",
     random_network(qwen3_next, _QWEN3_NEXT | {"head_dim": 64}),
-    (*(state_layer(3 * 64 + 4 * 8 * 8),) * 3, _attention(dim=64)),
+    (state_layer(3 * 64 + 4 * 8 * 8), _attention(dim=64)),
 )
 #: The same as ``FALCON_H1``; half of what it keeps are states.
 FALCON_H1_WIDE = Architecture(
@@ -321,7 +321,9 @@ FALCON_H1_WIDE = Architecture(
 )
 
 #: Running contexts, parked ones and files in 8 bits.
-QWEN3_8_BITS = replace(QWEN3_DEEP, name="qwen3_8_bits", kv_bits=8)
+QWEN3_8_BITS = replace(QWEN3_WIDE, name="qwen3_8_bits", kv_bits=8)
+#: The same beside exact layers of the same kind.
+QWEN3_DEEP_8_BITS = replace(QWEN3_DEEP, name="qwen3_deep_8_bits", kv_bits=8)
 GPT_OSS_8_BITS = replace(GPT_OSS_WIDE, name="gpt_oss_8_bits", kv_bits=8)
 
 ARCHITECTURES = (
@@ -336,6 +338,7 @@ ARCHITECTURES = (
     QWEN3_NEXT,
     MAMBA2,
     QWEN3_8_BITS,
+    QWEN3_DEEP_8_BITS,
     GPT_OSS_8_BITS,
 )
 #: Those whose heads are as long as those of real models.

@@ -37,7 +37,7 @@ def make_tiny_gemma3(directory: Path) -> Path:
     text = {
         "model_type": "gemma3_text",
         "hidden_size": 64,
-        "num_hidden_layers": 4,
+        "num_hidden_layers": 2,
         "intermediate_size": 128,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
@@ -210,7 +210,7 @@ def _qwen3_5(model_type: str, **more: Any) -> dict[str, Any]:
         **more,
         "hidden_size": 64,
         "intermediate_size": 128,
-        "num_hidden_layers": 4,
+        "num_hidden_layers": 2,
         "full_attention_interval": 2,
         "num_attention_heads": 2,
         "num_key_value_heads": 1,

@@ -31,7 +31,7 @@ from worker.engine.mlx.runner import BatchRunner
 from worker.engine.output.detokenizer import ByteDetokenizer
 from worker.engine.ports import LoadedModel, RenderedPrompt, StepResult
 
-NEW_TOKENS = 12
+NEW_TOKENS = 8
 #: Less than a block, blocks with a rest, whole blocks; all sequences outgrow the window of 12.
 LENGTHS = (5, 43, 32, 21)
 BLOCK = 16

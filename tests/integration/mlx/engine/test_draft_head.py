@@ -263,8 +263,10 @@ def test_restricted_sequences_keep_their_tokens_alone_and_beside_one_with_a_head
 ) -> None:
     cold, bench = benches(QWEN3_5)
     prompts, found = [random_tokens(12, 3), random_tokens(40, 2), random_tokens(30, 4)], []
+    # What a restricted row is expected to draw is the token before: some come twice in a row.
+    rules = [replace(SAMPLED, temperature=20.0, top_p=1.0, top_k=12)] * 2 + [SAMPLED]
     for one in (cold, bench):
-        asked = [one.admission(prompt, TOKENS, SAMPLED) for prompt in prompts]
+        asked = [one.admission(*each) for each in zip(prompts, [TOKENS] * 3, rules, strict=True)]
         asked[:2] = [replace(admission, constraint=constraint()) for admission in asked[:2]]
         alone = one.join_as(replace(asked[0], constraint=constraint()))
         one.finish()

@@ -112,7 +112,9 @@ def test_tokens_are_those_without_a_draft_model(
     monkeypatch.setattr(module, "PromptLookup", _NoLookup)
     cold, bench = Bench(target), Bench(target, draft=draft_of(draft))
     prompts = [random_tokens(length, length) for length in (5, 33, 70)]
-    expected = [cold.run_alone(prompt, TOKENS).tokens for prompt in prompts]
+    plain = [cold.join(prompt, TOKENS) for prompt in prompts]
+    cold.finish()
+    expected = [run.tokens for run in plain]
     assert bench.run_alone(prompts[0], TOKENS).tokens == expected[0]
     runs = [bench.join(prompt, TOKENS) for prompt in prompts]
     bench.finish()

@@ -274,10 +274,10 @@ class TestWholeEngine:
     def test_preempted_stream_pauses_and_goes_on_without_a_seam(
         self, start: Callable[..., BatchEngine], sampling: Sampling
     ) -> None:
-        request = ask("tell me", max_tokens=200, sampling=sampling)
+        request = ask("tell me", max_tokens=120, sampling=sampling)
         free = start(CollectingSink())
         whole = finished(submit(free, "job-whole", request))
-        tokens = len(free.prepare(request).tokens) + 200
+        tokens = len(free.prepare(request).tokens) + 120
         sink = CollectingSink()
         # Two layers of two heads of 16, keys and values of 4 bytes: 512 bytes a token.
         tight = start(sink, budget_bytes=-(-tokens // 32) * 32 * 512 * 3 // 2)

@@ -21,7 +21,7 @@ from domain.chat.request import ChatRequest, Message
 from domain.model.registry import ModelEntry
 from domain.values import JobId, SamplingWish, StopReason
 from ops.clock import SystemClock
-from tests.support.day_and_night import examples
+from tests.support.day_and_night import by_day, examples
 from tests.support.models.engine_probe import CollectingSink, finished, ids_of, submit
 from tests.support.models.replay_world import ReplayWorld
 from tests.support.models.tiny_models import SPECIAL, TEMPLATE, make_tiny_llama
@@ -166,17 +166,18 @@ def test_reasoning_is_closed_at_its_limit_and_resumed_anywhere(
 
 
 @pytest.mark.parametrize("limit", [6, 17])
-def test_items_go_on_as_they_were_from_every_item(world: World, limit: int) -> None:
+def test_items_go_on_as_they_were_from_any_item(world: World, limit: int) -> None:
     request = thought(seed=5, limit=limit)
     name = f"items-{limit}"
     whole = finished(submit(world.engine, name, request))
     items = world.sink.numbered(name)
     assert ids_of(items) == whole.token_ids
+    cuts = range(0, len(items), by_day(3, night=1))
     handles = [
         submit(world.engine, f"{name}-{cut}", request, attempt=2, emitted=items[:cut])
-        for cut in range(len(items))
+        for cut in cuts
     ]
-    for cut, handle in enumerate(handles):
+    for cut, handle in zip(cuts, handles, strict=True):
         assert gist(finished(handle)) == gist(whole)
         again = world.sink.numbered(f"{name}-{cut}")
         assert [item.body for item in again] == [item.body for item in items[cut:]]
@@ -223,17 +224,15 @@ def test_a_tag_that_max_tokens_cuts_is_still_reasoning(world: World) -> None:
 
 def test_who_gives_way_and_comes_back_is_closed_at_the_same_place(world: World) -> None:
     requests = [thought(seed=seed, limit=70, max_tokens=110) for seed in range(4)]
-    alone = [
-        gist(finished(submit(world.engine, f"roomy-{n}", request)))
-        for n, request in enumerate(requests)
-    ]
+    handles = [submit(world.engine, f"roomy-{n}", request) for n, request in enumerate(requests)]
+    roomy = [gist(finished(handle)) for handle in handles]
     # Room for four prompts, but not for four answers as well.
     blocks = 1 + len(world.engine.prepare(requests[0]).tokens) // _BLOCK
     tight = start(world.model, world.sink, (4 * blocks + 4) * _BLOCK * _TOKEN_BYTES)
     before = _Watched.gave_way
     try:
         handles = [submit(tight, f"tight-{n}", request) for n, request in enumerate(requests)]
-        assert [gist(finished(handle)) for handle in handles] == alone
+        assert [gist(finished(handle)) for handle in handles] == roomy
     finally:
         tight.close(0)
     assert _Watched.gave_way > before

@@ -90,7 +90,7 @@ def test_calls_that_must_be_made_match_their_schema(
     running: tuple[BatchEngine, CollectingSink],
 ) -> None:
     engine, _ = running
-    choices = [ToolChoice(mode="any", parallel=False), ToolChoice(mode="tool", name="Move")] * 3
+    choices = [ToolChoice(mode="any", parallel=False), ToolChoice(mode="tool", name="Move")] * 2
     handles = [
         submit(engine, f"must-{seed}", _asked(seed, choice)) for seed, choice in enumerate(choices)
     ]

@@ -34,8 +34,8 @@ from tests.support.models.tiny_architectures import (
     GLM4_MOE_LITE,
     LLAMA,
     MAMBA2,
-    QWEN3_8_BITS,
     QWEN3_DEEP,
+    QWEN3_DEEP_8_BITS,
     QWEN3_WIDE,
     WIDE_ARCHITECTURES,
     Architecture,
@@ -165,18 +165,18 @@ def test_families_with_attention_of_their_own_draw_what_each_row_draws_alone(fam
 def test_drafts_are_verified_and_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     make_drafts_free(monkeypatch)
     prompt = random_tokens(24, 9) * 3
-    plain = Bench(QWEN3_8_BITS)
+    plain = Bench(QWEN3_DEEP_8_BITS)
     plain.runner.speculates = False
     plain.runner.reset()
     expected = plain.run_alone(prompt, 40).tokens
-    drafting = Bench(QWEN3_8_BITS)
+    drafting = Bench(QWEN3_DEEP_8_BITS)
     assert drafting.run_alone(prompt, 40).tokens == expected
     assert drafting.runner.drafts.drafted_tokens > 0
     drafting.close()
 
 
 def test_a_replay_computes_in_the_form_of_the_engine() -> None:
-    bench = Bench(QWEN3_8_BITS)
+    bench = Bench(QWEN3_DEEP_8_BITS)
     expected = bench.run_alone(PROMPTS[0], ANSWER).tokens
     support = find_row_support(bench.network)
     weights = LoadedWeights(bench.network, frozenset(), bench.model, support, kv_bits=8)
@@ -192,7 +192,7 @@ def test_the_first_and_the_last_layer_stay_exact_where_memory_allows_it() -> Non
     deep = Bench(QWEN3_DEEP, kv_bits=8).reuse._spec
     assert [layer.group for layer in deep.layers] == [0, 64, 64, 64, 64, 0]
     shallow = Bench(QWEN3_WIDE, kv_bits=8).reuse._spec
-    assert [layer.group for layer in shallow.layers] == [64, 64, 64]
+    assert [layer.group for layer in shallow.layers] == [64, 64]
 
 
 @wide
@@ -207,7 +207,7 @@ def test_at_least_1_8_times_as_many_tokens_fit(architecture: Architecture) -> No
 def test_eight_agents_in_turn_fit_where_exact_ones_are_evicted(process: MakeBench) -> None:
     talks = [random_tokens(6 * BLOCK + 5, 50 + agent) for agent in range(8)]
     known: dict[int, list[int]] = {}
-    probe = Bench(QWEN3_8_BITS).reuse
+    probe = Bench(QWEN3_DEEP_8_BITS).reuse
     budget_bytes = 12 * probe.row_bytes(len(talks[0]) + 3 * ANSWER)
     for kv_bits in (0, 8):
         bench = process(QWEN3_DEEP, kv_bits=kv_bits, budget_bytes=budget_bytes)
@@ -222,7 +222,7 @@ def test_eight_agents_in_turn_fit_where_exact_ones_are_evicted(process: MakeBenc
 
 
 def test_the_accounts_are_those_of_the_arrays() -> None:
-    bench = Bench(QWEN3_8_BITS)
+    bench = Bench(QWEN3_DEEP_8_BITS)
     bench.run_alone(PROMPTS[0], ANSWER)
     (context,) = bench.reuse.pool.contexts()
     assert bench.reuse.store.caches(context).nbytes == context.size_bytes
@@ -280,7 +280,7 @@ def _payload(block: StoredBlock) -> dict[str, tuple[str, tuple[int, ...], bytes]
     }
 
 
-@pytest.mark.parametrize("architecture", [QWEN3_8_BITS, replace(FALCON_H1_WIDE, kv_bits=8)])
+@pytest.mark.parametrize("architecture", [QWEN3_DEEP_8_BITS, replace(FALCON_H1_WIDE, kv_bits=8)])
 def test_files_rows_and_parked_contexts_have_the_same_bytes(
     process: MakeBench, architecture: Architecture
 ) -> None:
@@ -337,7 +337,7 @@ def test_a_file_with_other_parts_is_rejected_and_computed_again(
     process: MakeBench, part: str, lie: str
 ) -> None:
     prompt = random_tokens(3 * BLOCK + 5, 21)
-    first = process(QWEN3_8_BITS)
+    first = process(QWEN3_DEEP_8_BITS)
     expected = first.run_alone(prompt, ANSWER).tokens
     names = list(first.reuse.pool.hasher.chain(pack_ids(prompt), BLOCK))
     fingerprint = first.reuse.fingerprint
@@ -364,7 +364,7 @@ def test_a_file_with_other_parts_is_rejected_and_computed_again(
         payload=payload,
     )
     first.store.put_many([changed])
-    second = process(QWEN3_8_BITS)
+    second = process(QWEN3_DEEP_8_BITS)
     run = second.run_alone(prompt, ANSWER)
     assert (run.tokens, run.cached) == (expected, BLOCK)
     (rejected,) = [event for event in second.events if isinstance(event, CacheBlockRejected)]

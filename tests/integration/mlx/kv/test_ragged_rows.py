@@ -38,8 +38,8 @@ RULES = {
     "greedy": Sampling(temperature=0),
     "sampled": Sampling(temperature=0.9, top_p=0.95, seed=5),
 }
-LENGTHS = (5, 9 * BLOCK, 9 * BLOCK + 5, 20 * BLOCK)
-#: The first of the rows grows into its second block, and the third one into its eleventh.
+LENGTHS = (5, 2 * BLOCK, 2 * BLOCK + 5, 9 * BLOCK)
+#: The first of the rows grows into its second block, and the third one into its fourth.
 TOKENS = 12
 
 

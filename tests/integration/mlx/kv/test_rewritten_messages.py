@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from domain.kv.hashing import common_tokens
-from tests.support.day_and_night import in_turn
+from tests.support.day_and_night import by_day, in_turn
 from tests.support.models.disk_bench import WAIT_S, DiskBench
 from tests.support.models.kv_sequences import random_tokens
 from tests.support.models.runner_probe import BLOCK, Bench, Run
@@ -27,7 +27,7 @@ from tests.support.models.tiny_architectures import (
 from tests.support.polling import scaled
 
 AGENTS = 5
-TURNS = 6
+TURNS = by_day(4, night=6)
 SYSTEM = random_tokens(8 * BLOCK + 5, 1)
 #: What a template writes before a message, and behind the last one.
 HEAD, OPENING = random_tokens(3, 2), random_tokens(4, 3)

@@ -32,7 +32,7 @@ TURNS = 3
 AGENTS = 3
 #: Prompt tokens computed in a step.
 STEP_TOKENS = 4 * BLOCK
-ANSWER_TOKENS = 12
+ANSWER_TOKENS = 8
 SYSTEM = random_tokens(6 * BLOCK + 5, 1)
 #: Part of its known tokens from which a turn starts, at least.
 KNOWN_SHARE_MIN = 0.98

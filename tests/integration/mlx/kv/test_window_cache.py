@@ -67,7 +67,7 @@ def test_trimmed_tokens_were_never_seen(architecture: Architecture) -> None:
     for taken_back in [1, SLACK, *rng.sample(range(2, SLACK), 4)]:
         for piece in pieces_of(random_tokens(taken_back, taken_back), rng, 9):
             logits_of(model, caches, piece)
-        assert [leaf.trim(taken_back) for leaf in leaves(caches)] == [taken_back] * 4
+        assert {leaf.trim(taken_back) for leaf in leaves(caches)} == {taken_back}
         fresh = make_row_caches(model, STEP)
         logits_of(model, fresh, seen)
         for piece in pieces_of(random_tokens(40, taken_back + 1), rng, 9):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,12 @@ def published(name: str) -> dict[str, Any]:
     return config
 
 
+@cache
+def size_of(name: str, bits: int | None = None) -> ModelFootprint:
+    """Return the sizes of a published model, computed once for all tests."""
+    return sized(published(name), bits)
+
+
 @pytest.mark.parametrize(
     ("name", "bits", "weights_gb"),
     [
@@ -70,7 +77,7 @@ def published(name: str) -> dict[str, Any]:
 def test_weights_have_the_size_of_the_published_files(
     name: str, bits: int | None, weights_gb: float
 ) -> None:
-    assert sized(published(name), bits).weights_bytes / 1e9 == pytest.approx(weights_gb, abs=0.01)
+    assert size_of(name, bits).weights_bytes / 1e9 == pytest.approx(weights_gb, abs=0.01)
 
 
 def test_a_model_of_14_billion_weights_takes_no_memory() -> None:
@@ -83,7 +90,7 @@ def test_a_model_of_14_billion_weights_takes_no_memory() -> None:
 
 
 def test_caches_have_the_layers_of_the_family() -> None:
-    qwen, gemma = sized(published("Qwen3-14B")).spec, sized(published("Gemma-3-12B")).spec
+    qwen, gemma = size_of("Qwen3-14B").spec, size_of("Gemma-3-12B").spec
     assert {layer.kind for layer in qwen.layers} == {LayerKind.FULL}
     assert qwen.live_bytes(1) == 40 * 8 * 256 * 2
     full = [layer for layer in gemma.layers if layer.kind is LayerKind.FULL]
@@ -92,22 +99,22 @@ def test_caches_have_the_layers_of_the_family() -> None:
 
 
 def test_states_are_float32_where_the_reference_computes_them_so() -> None:
-    spec = sized(published("Qwen3.5-9B")).spec
+    spec = size_of("Qwen3.5-9B").spec
     states = [layer.state_bytes for layer in spec.layers if layer.kind is LayerKind.STATE]
     # 32 value heads of 128 by 128; 3 inputs of the convolution, of all heads, in bfloat16.
     assert states == [32 * 128 * 128 * 4 + 3 * (2 * 16 + 32) * 128 * 2] * 24
     assert sum(layer.token_bytes for layer in spec.layers) == 8 * 2 * 4 * 256 * 2
-    convolutions = sized(published("LFM2.5-2.6B")).spec
+    convolutions = size_of("LFM2.5-2.6B").spec
     assert [layer.state_bytes for layer in convolutions.layers[:3]] == [2 * 2048 * 2] * 2 + [0]
 
 
 def test_latent_attention_keeps_one_latent_and_one_rotated_key_of_a_token() -> None:
-    spec = sized(published("GLM-4.7-Flash")).spec
+    spec = size_of("GLM-4.7-Flash").spec
     assert [layer.token_bytes for layer in spec.layers] == [(512 + 64) * 2] * 47
 
 
 def test_layers_of_gemma_4_have_keys_of_two_widths() -> None:
-    spec = sized(published("Gemma-4-26B-A4B")).spec
+    spec = size_of("Gemma-4-26B-A4B").spec
     window, full = 2 * 8 * 256 * 2, 2 * 2 * 512 * 2
     assert [layer.token_bytes for layer in spec.layers] == ([window] * 5 + [full]) * 5
 
@@ -122,7 +129,7 @@ def test_the_demo_model_has_the_sizes_of_its_loaded_weights() -> None:
 
 def test_keys_and_values_in_8_bits_let_1_8_times_as_many_contexts_fit() -> None:
     for name in ("Qwen3-14B", "Llama-3.1-8B", "Qwen3-30B-A3B"):
-        exact = sized(published(name)).spec
+        exact = size_of(name).spec
         model = size_model(published(name), kv_bits=8, piece_tokens=256, batch=8)
         tokens = 20_000
         assert 1.8 * model.spec.live_bytes(tokens) <= exact.live_bytes(tokens)
@@ -186,7 +193,7 @@ def test_a_head_that_takes_too_much_of_the_memory_is_planned_only_if_it_is_named
 
 def test_a_draft_model_is_planned_with_its_caches() -> None:
     small, large = CONFIGS / "Qwen3.5-4B", CONFIGS / "Qwen3.5-9B"
-    draft = sized(published("Qwen3.5-4B"))
+    draft = size_of("Qwen3.5-4B")
     expected = draft.weights_bytes + 8 * draft.spec.live_bytes(DRAFT_TOKENS_HELD)
     assert drafter_bytes(large, draft=str(small)) == expected
 
