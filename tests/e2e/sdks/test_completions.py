@@ -18,8 +18,8 @@ _ASK: Any = [{"role": "user", "content": "Tell me a story."}]
 
 
 @pytest.fixture
-def service(exact: Service) -> Service:
-    return exact
+def service(mortal: Service) -> Service:
+    return mortal
 
 
 @pytest.fixture(scope="module")
