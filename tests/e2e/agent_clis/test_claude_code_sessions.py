@@ -14,10 +14,11 @@ import pytest
 
 from tests.support.clients.claude_code import ClaudeCode
 from tests.support.clients.service_log import ServiceLog
+from tests.support.day_and_night import by_day
 from tests.support.processes.scripted_service import call, line
 from tests.support.processes.service import Service
 
-SESSIONS = 5
+SESSIONS = by_day(3, night=5)
 SCRIPT = (
     line("How are you", "I am well."),
     line(
@@ -40,7 +41,7 @@ def spoken(scripted: Callable[[Sequence[dict[str, Any]]], Service]) -> Service:
     return scripted(SCRIPT)
 
 
-def test_five_sessions_at_once_are_five_agents_that_share_what_they_read(
+def test_sessions_at_once_are_as_many_agents_that_share_what_they_read(
     claude_binary: Path, spoken: Service, tmp_path: Path
 ) -> None:
     user = ClaudeCode(claude_binary, spoken, tmp_path)

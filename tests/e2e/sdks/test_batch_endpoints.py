@@ -14,10 +14,10 @@ from tests.e2e.sdks.test_batches import over, upload
 from tests.support.polling import WITHIN_S, scaled, wait_until
 from tests.support.processes.service import Service
 
-LINES = 12
+LINES = 8
 _BODIES: dict[str, Any] = {
-    "/v1/completions": {"prompt": "Once upon a time", "max_tokens": 40},
-    "/v1/responses": {"input": "Tell me a story.", "max_output_tokens": 40},
+    "/v1/completions": {"prompt": "Once upon a time", "max_tokens": 32},
+    "/v1/responses": {"input": "Tell me a story.", "max_output_tokens": 32},
 }
 _SHAPES: dict[str, Any] = {"/v1/completions": Completion, "/v1/responses": Response}
 
