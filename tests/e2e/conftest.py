@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import anthropic
 import openai
 import pytest
 
 from bench.chaos.model import make_exact_model
+from tests.support.models.tiny_embedder import make_tiny_embedder
 from tests.support.polling import scaled
 from tests.support.processes.planted_constants import with_constants
 from tests.support.processes.scripted_service import (
@@ -17,11 +19,12 @@ from tests.support.processes.scripted_service import (
     ENDLESS_PACE_S,
     line,
     scripted_service,
+    write_script,
 )
 from tests.support.processes.service import Service
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     running = Service(tmp_path_factory.mktemp("service") / "data").start()
     yield running
@@ -29,11 +32,28 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 @pytest.fixture(scope="session")
-def _mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    # The parts of a killed supervisor end soon.
-    env = with_constants({}, {"ops.liveness.child.ORPHAN_S": 1.0})
+def embedder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the directory of the embedding model of ``mortal``."""
+    return make_tiny_embedder(tmp_path_factory.mktemp("embedder") / "notes", context=4096)
+
+
+@pytest.fixture(scope="package")
+def _mortal(
+    exact_model: dict[str, str], embedder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Service]:
+    directory = tmp_path_factory.mktemp("mortal")
+    config = directory / "semantic.toml"
+    config.write_text(
+        f'[models.notes]\nsource = "{embedder}"\naliases = ["text-embedding-3-small"]\n'
+        f'[models.gone]\nsource = "{directory / "gone"}"\nkind = "embedding"\n'
+    )
+    # The parts of a killed supervisor end soon, and a new worker soon looks for what was begun.
+    env = with_constants(
+        exact_model | {"SEMANTIC_CONFIG": str(config)},
+        {"ops.liveness.child.ORPHAN_S": 1.0, "worker.process.RECONCILE_S": 1.0},
+    )
     # Each kill also has a proof with processes that start as those of users.
-    running = Service(tmp_path_factory.mktemp("mortal") / "data", env=env, cold=True).start()
+    running = Service(directory / "data", env=env, cold=True).start()
     yield running
     if running.process.poll() is None:
         assert running.stop() == 0, running.log()
@@ -41,23 +61,44 @@ def _mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @pytest.fixture
 def mortal(_mortal: Service) -> Service:
-    """A service whose parts a test may kill, and which it may stop: each test finds it ready."""
+    """A service whose parts a test may kill, and which it may stop: each test finds it ready.
+
+    It serves the exact model, and the embedding model ``notes``; the files of ``gone`` are missing.
+    """
     if _mortal.process.poll() is not None:
         _mortal.start()
     _mortal.wait_ready()
     return _mortal
 
 
-@pytest.fixture(scope="session")
-def endless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service whose answers outlast every test: only a cancel or a deadline ends them."""
+@pytest.fixture(scope="package")
+def _scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     running = scripted_service(
-        tmp_path_factory.mktemp("endless"),
-        [line("", ENDLESS, pace_s=ENDLESS_PACE_S)],
-        SEMANTIC_MODEL__NAME="semantic-demo",
+        tmp_path_factory.mktemp("scripted"), [], SEMANTIC_MODEL__NAME="semantic-demo"
     ).start()
     yield running
     assert running.stop() == 0, running.log()
+
+
+@pytest.fixture
+def scripted(_scripted: Service) -> Callable[[Sequence[dict[str, Any]]], Service]:
+    """Return what gives the shared service a script for the requests to come; it is ready then.
+
+    A test may kill its worker and its api.
+    """
+
+    def follow(lines: Sequence[dict[str, Any]]) -> Service:
+        _scripted.wait_ready()
+        write_script(_scripted.data_dir.parent, lines)
+        return _scripted
+
+    return follow
+
+
+@pytest.fixture
+def endless(scripted: Callable[[Sequence[dict[str, Any]]], Service]) -> Service:
+    """A service whose answers outlast every test: only a cancel or a deadline ends them."""
+    return scripted([line("", ENDLESS, pace_s=ENDLESS_PACE_S)])
 
 
 @pytest.fixture(scope="session")
@@ -69,16 +110,6 @@ def exact_model(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """
     model = make_exact_model(tmp_path_factory.mktemp("exact") / "model")
     return {"SEMANTIC_MODEL__ID": str(model), "SEMANTIC_MODEL__NAME": "semantic-demo"}
-
-
-@pytest.fixture(scope="session")
-def exact(
-    exact_model: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Service]:
-    """A service of the exact model; a test that kills its worker waits until it is ready again."""
-    running = Service(tmp_path_factory.mktemp("exact") / "data", env=exact_model).start()
-    yield running
-    assert running.stop() == 0, running.log()
 
 
 @pytest.fixture

@@ -15,9 +15,12 @@ if TYPE_CHECKING:
 #: Beginnings of their paths.
 SHARERS = (
     "tests/e2e/agent_clis/test_claude_code.py",
+    "tests/e2e/agent_clis/test_claude_code_sessions.py",
     "tests/e2e/agent_clis/test_codex.py",
+    "tests/e2e/agent_clis/test_launch.py",
     "tests/e2e/conformance/test_open_responses.py",
     "tests/e2e/examples/test_smoke.py",
+    "tests/e2e/faults/test_batch_kills.py",
     "tests/e2e/page/test_smoke.py",
     "tests/e2e/sdks/",
     "tests/e2e/service/test_agents.py",

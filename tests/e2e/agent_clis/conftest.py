@@ -21,6 +21,19 @@ def claude_binary() -> Path:
     return claude_code.install()
 
 
+@pytest.fixture
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a new home where the last test had its own.
+
+    Claude Code names it in its prompt: what one test has had read, the next one finds in the cache.
+    """
+    place = tmp_path_factory.getbasetemp() / "home"
+    if place.exists():
+        place.rename(tmp_path_factory.mktemp("left") / "home")
+    place.mkdir()
+    return place
+
+
 @pytest.fixture(scope="session")
 def codex_binary() -> Path:
     return codex.install()

@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import httpx
+import pytest
 
 import worker.demo_model
 from tests.support.clients.claude_code import ClaudeCode, started
@@ -19,14 +20,14 @@ from tests.support.processes.service import Service
 
 
 def test_one_command_starts_it_and_leaves_the_user_s_settings_alone(
-    claude_binary: Path, service: Service, tmp_path: Path
+    claude_binary: Path, service: Service, home: Path
 ) -> None:
-    (tmp_path / ".claude").mkdir()
-    settings = tmp_path / ".claude" / "settings.json"
+    (home / ".claude").mkdir()
+    settings = home / ".claude" / "settings.json"
     # Nothing listens there: a session that followed this would get no answer.
     settings.write_text('{"env": {"ANTHROPIC_BASE_URL": "http://127.0.0.1:9"}, "model": "opus"}')
     before = json.loads(settings.read_bytes())["env"]
-    result = started(claude_binary, service, tmp_path, "-p", "What is the capital of France?")
+    result = started(claude_binary, service, home, "-p", "What is the capital of France?")
     assert list(result["modelUsage"]) == ["claude-local"], result
     assert result["modelUsage"]["claude-local"]["contextWindow"] == 131_072
     assert result["result"].strip(), result
@@ -48,13 +49,13 @@ def test_one_command_starts_it_and_leaves_the_user_s_settings_alone(
 
 
 def test_a_continued_session_reads_only_what_is_new(
-    claude_binary: Path, service: Service, tmp_path: Path
+    claude_binary: Path, service: Service, home: Path
 ) -> None:
     questions = ("What is the capital of France?", "Say hello.", "What is the capital of Italy?")
     sessions = set()
     for turn, question in enumerate(questions):
         more = ["--continue"] if turn else []
-        result = started(claude_binary, service, tmp_path, *more, "-p", question)
+        result = started(claude_binary, service, home, *more, "-p", question)
         sessions.add(result["session_id"])
     (session,) = sessions
     jobs = httpx.get(
@@ -69,6 +70,7 @@ def test_a_continued_session_reads_only_what_is_new(
         assert after["cached_tokens"] >= before["total_tokens"] - 2, usages
 
 
+@pytest.mark.nightly
 def test_a_session_goes_on_after_a_swap(claude_binary: Path, tmp_path: Path) -> None:
     for name in ("day", "night"):
         shutil.copytree(Path(worker.demo_model.__file__).parent, tmp_path / name)
@@ -102,13 +104,13 @@ def test_a_session_goes_on_after_a_swap(claude_binary: Path, tmp_path: Path) -> 
 
 
 def test_a_session_with_tools_changes_a_file_and_runs_a_command(
-    claude_binary: Path, service: Service, tmp_path: Path
+    claude_binary: Path, service: Service, home: Path
 ) -> None:
     # Behind Claude Code's own prompt of 5,000 tokens, which no training has seen.
-    talk = partial(started, claude_binary, service, tmp_path)
+    talk = partial(started, claude_binary, service, home)
     may = ("--allowedTools", "Bash,Write")
     talk("-p", "Create a file hello.py with the content 'hello world'", *may)
-    assert (tmp_path / "hello.py").read_text() == "hello world"
+    assert (home / "hello.py").read_text() == "hello world"
     result = talk("-p", "Run the command echo hello world", *may)
     assert result["num_turns"] == 2, result
     jobs = httpx.get(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from tests.support.clients import npm, pypi
 from tests.support.clients.terminal import ENTER, Terminal
 from tests.support.polling import WITHIN_S, scaled, wait_until
 from tests.support.processes.descendants import mark
-from tests.support.processes.scripted_service import call, line, scripted_service
+from tests.support.processes.scripted_service import call, line
 from tests.support.processes.service import Service
 
 _QUESTION = "What is the capital of France?"
@@ -114,21 +114,19 @@ _AGENTS = {
 _AIDER = "0.86.2"
 #: The format of an edit: the name of a file, and its whole content.
 _EDIT = "Here it is.\n\nmade.txt\n```\nmade\n```\n"
+_SCRIPT = [
+    line(_QUESTION, _ANSWER),
+    *(line(f"Make it as {name}.", call(agent.tool, **agent.arguments))
+      for name, agent in _AGENTS.items()),
+    line("ran-42", "It is made, by the script."),
+    line("Make it as aider.", _EDIT),
+    line(_LATER, _LATER_ANSWER),
+]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    script = [
-        line(_QUESTION, _ANSWER),
-        *(line(f"Make it as {name}.", call(agent.tool, **agent.arguments))
-          for name, agent in _AGENTS.items()),
-        line("ran-42", "It is made, by the script."),
-        line("Make it as aider.", _EDIT),
-        line(_LATER, _LATER_ANSWER),
-    ]  # fmt: skip
-    service = scripted_service(tmp_path_factory.mktemp("launch"), script).start()
-    yield service
-    service.kill()
+@pytest.fixture
+def stage(scripted: Callable[[Sequence[dict[str, Any]]], Service]) -> Service:
+    return scripted(_SCRIPT)
 
 
 def test_a_launched_agent_is_answered(stage: Service, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ A script has the lines of the model; the tests run the commands and edit the fil
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,10 @@ from openai.types.responses import (
 from tests.support.clients import npm, pypi
 from tests.support.models.tiny_vision import picture
 from tests.support.polling import scaled
-from tests.support.processes.scripted_service import call, line, scripted_service
+from tests.support.processes.scripted_service import call, line
 from tests.support.processes.service import Service
 
+_MODEL = "semantic-demo"
 _EDITOR = "str_replace_based_edit_tool"
 _WEATHER: Any = {
     "name": "get_weather",
@@ -75,11 +76,9 @@ _SCRIPT = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    running = scripted_service(tmp_path_factory.mktemp("scripted"), _SCRIPT).start()
-    yield running
-    assert running.stop() == 0, running.log()
+@pytest.fixture
+def service(scripted: Callable[[Sequence[dict[str, Any]]], Service]) -> Service:
+    return scripted(_SCRIPT)
 
 
 def _edit(folder: Path, edit: dict[str, Any]) -> str:
@@ -101,7 +100,7 @@ def test_claude_runs_bash_and_the_editor(claude: anthropic.Anthropic, tmp_path: 
     turns: list[anthropic.types.Message] = []
     while not turns or turns[-1].stop_reason == "tool_use":
         with claude.messages.stream(
-            model="scripted",
+            model=_MODEL,
             max_tokens=200,
             tools=[
                 {"type": "bash_20250124", "name": "bash"},
@@ -134,10 +133,10 @@ def test_a_tool_that_a_search_found_is_called_in_the_turn_that_goes_on(
         {"type": "tool_search_tool_bm25_20251119", "name": "tool_search_tool_bm25"},
         _WEATHER,
     ]
-    paused = claude.messages.create(model="scripted", max_tokens=200, tools=tools, messages=asked)
+    paused = claude.messages.create(model=_MODEL, max_tokens=200, tools=tools, messages=asked)
     assert paused.stop_reason == "pause_turn"
     asked.append({"role": "assistant", "content": paused.content})
-    called = claude.messages.create(model="scripted", max_tokens=200, tools=tools, messages=asked)
+    called = claude.messages.create(model=_MODEL, max_tokens=200, tools=tools, messages=asked)
     (used,) = called.content
     assert used.type == "tool_use"
     assert (used.name, used.input) == ("get_weather", {"city": "Paris"})
@@ -146,7 +145,7 @@ def test_a_tool_that_a_search_found_is_called_in_the_turn_that_goes_on(
         {"role": "assistant", "content": called.content},
         {"role": "user", "content": [result]},
     ]
-    last = claude.messages.create(model="scripted", max_tokens=200, tools=tools, messages=asked)
+    last = claude.messages.create(model=_MODEL, max_tokens=200, tools=tools, messages=asked)
     assert last.content[0].text == "It is sunny."  # type: ignore[union-attr]  # a text ends it
 
 
@@ -163,7 +162,7 @@ class _Memory(BetaAbstractMemoryTool):
 
 def test_the_sdks_memory_tool_runs_in_its_runner(claude: anthropic.Anthropic) -> None:
     last = claude.beta.messages.tool_runner(
-        model="scripted",
+        model=_MODEL,
         max_tokens=200,
         tools=[_Memory()],
         thread=False,
@@ -174,7 +173,7 @@ def test_the_sdks_memory_tool_runs_in_its_runner(claude: anthropic.Anthropic) ->
 
 def test_openai_runs_the_shell_and_applies_a_patch(oai: openai.OpenAI, tmp_path: Path) -> None:
     tools: Any = [{"type": "shell", "environment": {"type": "local"}}, {"type": "apply_patch"}]
-    asked: dict[str, Any] = {"model": "scripted", "tools": tools, "max_output_tokens": 200}
+    asked: dict[str, Any] = {"model": _MODEL, "tools": tools, "max_output_tokens": 200}
     with oai.responses.stream(input="By the shell, write one.", **asked) as stream:
         events = [event.type for event in stream]
         first = stream.get_final_response()
@@ -229,7 +228,7 @@ def test_claude_controls_a_screen(
 
     def turn() -> anthropic.types.beta.BetaMessage:
         with claude.beta.messages.stream(
-            model="scripted", max_tokens=200, tools=tools, messages=messages
+            model=_MODEL, max_tokens=200, tools=tools, messages=messages
         ) as stream:
             answer = stream.get_final_message()
         messages.append({"role": "assistant", "content": answer.content})
@@ -250,7 +249,7 @@ def test_claude_controls_a_screen(
 
 
 def test_openai_controls_a_computer(oai: openai.OpenAI) -> None:
-    asked: dict[str, Any] = {"model": "scripted", "max_output_tokens": 200}
+    asked: dict[str, Any] = {"model": _MODEL, "max_output_tokens": 200}
     asked["tools"] = [{"type": "computer"}]
     with oai.responses.stream(input="Click by actions.", **asked) as stream:
         list(stream)

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from tests.support.clients import npm
 from tests.support.clients.stream_writer import stream_writer
 from tests.support.polling import WITHIN_S, scaled
 from tests.support.processes.planted_constants import with_constants
-from tests.support.processes.scripted_service import line, scripted_service
+from tests.support.processes.scripted_service import line
 from tests.support.processes.service import Service
 
 CLIENT_VERSION = "0.2.7"
@@ -137,18 +137,14 @@ def _run_conformance(vitest: Path, url: str) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.fixture(scope="module")
-def paced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    script = [line("", TEXT, pace_s=PACE_S)]
-    running = scripted_service(tmp_path_factory.mktemp("paced"), script).start()
-    yield running
-    assert running.stop() == 0, running.log()
+@pytest.fixture
+def paced(scripted: Callable[[Sequence[dict[str, Any]]], Service]) -> Service:
+    return scripted([line("", TEXT, pace_s=PACE_S)])
 
 
 @pytest.fixture
 def stream(paced: Service, request: pytest.FixtureRequest) -> str:
     """Return the URL of the stream of a job that has begun."""
-    paced.wait_ready()
     body = {"prompt": f"count for {request.node.name}", "max_tokens": 1000}
     job = httpx.post(f"{paced.base_url}/v1/jobs", json=body, timeout=scaled(WITHIN_S)).json()
     return f"{paced.base_url}/v1/jobs/{job['id']}/stream"

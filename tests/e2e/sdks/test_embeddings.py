@@ -16,12 +16,10 @@ import openai
 import pytest
 from openai.types import CreateEmbeddingResponse
 
-from bench.chaos.model import make_exact_model
 from tests.e2e.sdks.test_batches import over, upload
-from tests.support.models.tiny_embedder import DIMENSIONS, make_tiny_embedder, plain_vector
+from tests.support.models.tiny_embedder import DIMENSIONS, plain_vector
 from tests.support.polling import WITHIN_S, scaled, wait_until
 from tests.support.processes.data_directory import command, holders
-from tests.support.processes.planted_constants import with_constants
 from tests.support.processes.service import Service
 
 TOLERANCE = 2e-4
@@ -37,30 +35,9 @@ TURN: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
-def embedder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("embedder") / "notes"
-    return make_tiny_embedder(directory, context=CONTEXT)
-
-
-@pytest.fixture(scope="module")
-def embedding(embedder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service with the demo model, and an embedding model that its files describe."""
-    directory = tmp_path_factory.mktemp("embeddings")
-    config = directory / "semantic.toml"
-    config.write_text(
-        f'[models.notes]\nsource = "{embedder}"\naliases = ["text-embedding-3-small"]\n'
-        f'[models.gone]\nsource = "{directory / "gone"}"\nkind = "embedding"\n'
-    )
-    settings = {
-        "SEMANTIC_CONFIG": str(config),
-        "SEMANTIC_MODEL__ID": str(make_exact_model(directory / "model")),
-        "SEMANTIC_MODEL__NAME": "semantic-demo",
-    }
-    env = with_constants(settings, {"worker.process.RECONCILE_S": 1.0})
-    running = Service(directory / "data", env=env).start()
-    yield running
-    assert running.stop() == 0, running.log()
+@pytest.fixture
+def embedding(mortal: Service) -> Service:
+    return mortal
 
 
 # Not strict: this SDK asks for base64 where the caller names no form, and its own schema has lists

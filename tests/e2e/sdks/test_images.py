@@ -19,7 +19,7 @@ from tests.support.processes.two_models import seeing_service
 
 QUESTION = "What is on this picture?"
 #: Many, so that the answer goes on while the worker is killed.
-TOKENS = 1200
+TOKENS = 400
 EVENTS_BEFORE_DEATH = 4
 WAIT_S = 60.0
 DATA = picture(5).data

@@ -29,6 +29,7 @@ def _wait_gone(directory: Path, text: str) -> None:
         lambda found: not found,
         what=f"the end of {text!r}",
         within_s=ERASED_WITHIN_S,
+        look_every_s=1.0,  # it takes seconds, and a look reads all files
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import typing
+from functools import cache
 from typing import Any
 
 from hypothesis import strategies as st
@@ -49,7 +50,12 @@ def _any_of(union: Any) -> st.SearchStrategy[Any]:
 
 def commands(job: Job) -> st.SearchStrategy[JobProposal]:
     """Any command, most often one that is valid for the job."""
-    attempts = st.sampled_from([job.attempt, 0, job.attempt + 1])
+    return _commands(job.attempt)
+
+
+@cache  # Hypothesis checks each new strategy, which takes longer than a command from it
+def _commands(attempt: int) -> st.SearchStrategy[JobProposal]:
+    attempts = st.sampled_from([attempt, 0, attempt + 1])
     usage = st.builds(Usage, prompt_tokens=COUNTS, cached_tokens=COUNTS, completion_tokens=COUNTS)
     return st.one_of(
         st.builds(

@@ -11,7 +11,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 
-_MODEL, _KEY = "scripted", "local"
+_MODEL, _KEY = "semantic-demo", "local"
 
 
 def write_file(text: str) -> str:

@@ -37,6 +37,7 @@ def ended(
         what=f"the end of {job_id}",
         ignore=httpx.HTTPError,  # the service restarts
         describe=describe,
+        look_every_s=0.1,  # a look takes processor time from the service
     )
 
 

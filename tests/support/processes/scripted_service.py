@@ -28,7 +28,9 @@ def call(name: str, **arguments: object) -> str:
 
 def write_script(directory: Path, lines: Sequence[dict[str, Any]]) -> None:
     """Write the script that ``scripted_worker`` reads where ``SCRIPT_DIR`` is this directory."""
-    (directory / "script.json").write_text(json.dumps(list(lines)))
+    draft = directory / "script.json.new"
+    draft.write_text(json.dumps(list(lines)))
+    draft.replace(directory / "script.json")  # it may be read at any time
 
 
 def scripted_service(directory: Path, lines: Sequence[dict[str, Any]], **env: str) -> Service:

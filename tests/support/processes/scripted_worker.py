@@ -1,10 +1,11 @@
 """The real worker, whose model answers from ``$SCRIPT_DIR/script.json``.
 
-The script is a list of ``{"after": …, "text": …}``. The line whose ``after`` stands nearest to the
-end of the prompt gives the answer, or the first line where none occurs. ``"text": null`` leaves the
-answer to the model. ``"hold_at": n`` stops the engine before the n-th token until the file
-``$SCRIPT_DIR/go`` exists. ``"pace_s": s`` makes each step of the whole batch take at least that
-long. Where the prompt opens reasoning, a thought precedes the answer.
+The script is a list of ``{"after": …, "text": …}``, read again for each prompt. The line whose
+``after`` stands nearest to the end of the prompt gives the answer, or the first line where none
+occurs. ``"text": null`` leaves the answer to the model. ``"hold_at": n`` stops the engine before
+the n-th token until the file ``$SCRIPT_DIR/go`` exists. ``"pace_s": s`` makes each step of the
+whole batch take at least that long. Where the prompt opens reasoning, a thought precedes the
+answer.
 """
 
 from __future__ import annotations
@@ -65,15 +66,15 @@ class Line(Unlimited):
 
 
 class Script:
-    """The script as constraints: one line for each prompt."""
+    """The script as constraints: one line for each prompt, of the script as it is then."""
 
     def __init__(self) -> None:
         self._tokenizer = Tokenizer.from_file(str(_MODEL / "tokenizer.json"))
-        self._lines: list[dict[str, Any]] = json.loads((_DIR / "script.json").read_text())
 
     def line(self, prompt: PreparedPrompt) -> Line | None:
         text = self._tokenizer.decode(list(prompt.tokens), skip_special_tokens=False)
-        line = max(self._lines, key=lambda one: text.rfind(one["after"]))
+        lines: list[dict[str, Any]] = json.loads((_DIR / "script.json").read_text())
+        line = max(lines, key=lambda one: text.rfind(one["after"]))
         if line["text"] is None:
             return None
         thought = THOUGHT + "\n</think>\n\n" if text.rstrip().endswith("<think>") else ""

@@ -136,6 +136,7 @@ class Service:
                 what="a ready service",
                 ignore=httpx.HTTPError,
                 describe=self.log,
+                look_every_s=0.1,  # it takes seconds, and a look takes processor time from it
             )
 
     def wait_taken_over(self) -> None:

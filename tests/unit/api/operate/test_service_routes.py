@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 import anthropic.types
@@ -280,11 +281,17 @@ def test_replies_conform_to_the_document() -> None:
     asyncio.run(scenario())
 
 
+@cache
+def _document() -> dict[str, Any]:
+    """Return the document; a build takes half a second."""
+    return openapi_document(OPERATIONS, "1")
+
+
 async def _checked(api: FakeApi, method: str, pattern: str, body: Any = None, **params: str) -> Any:
     """Send a request and validate its reply against the document."""
     reply = await api.send(method, pattern.format(**params), body)
     assert isinstance(reply, Reply)
-    document = openapi_document(OPERATIONS, "1")
+    document = _document()
     operation = document["paths"][pattern.partition("?")[0]][method.lower()]
     content = operation["responses"][str(reply.status)]["content"]
     schema = content[reply.content_type]["schema"] | {"components": document["components"]}
@@ -315,7 +322,7 @@ def test_many_requests_for_the_document_build_it_once(monkeypatch: pytest.Monkey
 
 
 def test_every_reference_in_the_document_is_defined() -> None:
-    document = openapi_document(OPERATIONS, "1")
+    document = _document()
     names = document["components"]["schemas"]
     references = set(_references(document))
     assert references
