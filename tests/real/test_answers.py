@@ -12,6 +12,7 @@ import pytest
 
 from domain.chat.generation import Outcome
 from tests.support.models.real_answers import (
+    TOKENS,
     Answered,
     KeptAnswers,
     computed,
@@ -21,7 +22,7 @@ from tests.support.models.runner_probe import make_drafts_free
 from worker.engine.mlx.model.loader import LoadedWeights
 
 #: Of those whose answers are kept: rows of one batch, which one of them leaves early.
-PROMPTS_BY_DAY, TOKENS_BY_DAY = 3, 12
+PROMPTS_BY_DAY = 6
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ class Task:
 
 @pytest.fixture(
     scope="module",
-    params=[(PROMPTS_BY_DAY, TOKENS_BY_DAY), pytest.param((50, 64), marks=pytest.mark.nightly)],
+    params=[(PROMPTS_BY_DAY, TOKENS), pytest.param((50, 64), marks=pytest.mark.nightly)],
     ids=lambda size: f"{size[0]} prompts of {size[1]} tokens",
 )
 def task(request: pytest.FixtureRequest, smollm2: LoadedWeights, kept: KeptAnswers) -> Task:

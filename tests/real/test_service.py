@@ -20,7 +20,7 @@ from tests.support.processes.service import Service
 from worker.engine.mlx.model.loader import LoadedWeights
 
 #: The second is long enough for a block on the disk.
-TEXTS = (prompt_texts(1)[0], LONG_TEXT)
+TEXTS = (prompt_texts(1)[0], LONG_TEXT, prompt_texts(2)[1])
 LONG = TEXTS.index(LONG_TEXT)
 BLOCK_TOKENS = 256
 WAIT_S = 300.0
