@@ -100,11 +100,11 @@ def test_a_round_that_does_not_begin_is_a_failure(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_everything_ends_with_the_hunt(tmp_path: Path, how: signal.Signals) -> None:
-    hunt = begin(tmp_path, WAITING, "--rounds", "1", "--busy", "1")
+    hunt = begin(tmp_path, WAITING, "--rounds", "1", "--busy", "2")
     try:
         wait_until((tmp_path / "begun").exists)
         children = psutil.Process(hunt.pid).children(recursive=True)
-        assert len(children) == 2
+        assert len(children) == 3
         os.kill(hunt.pid, how)
         hunt.communicate()
         assert hunt.returncode != 0
