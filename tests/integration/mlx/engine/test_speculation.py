@@ -313,7 +313,11 @@ def _largest_difference(caches: list[Any], others: list[Any]) -> float:
     return max(float(mx.max(mx.abs(a - b)) / mx.max(mx.abs(b))) for a, b in pairs)
 
 
-@pytest.mark.parametrize("architecture", [LLAMA, QWEN3_5], ids=lambda a: a.name)
+@pytest.mark.parametrize(
+    "architecture",
+    [LLAMA, QWEN3_5, pytest.param(LFM2, marks=pytest.mark.nightly)],
+    ids=lambda a: a.name,
+)
 def test_contexts_with_drafts_are_reused_in_memory_and_from_the_disk(
     oracle: Oracle, architecture: Architecture, tmp_path: Path
 ) -> None:
