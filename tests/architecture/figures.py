@@ -64,8 +64,8 @@ class Figures:
 #: change that must raise one states why.
 CEILINGS: Final = Figures(
     files=485,
-    lines=97_938,
-    statements=48_473,
+    lines=97_964,
+    statements=48_483,
     message_files=38,
     jobs_files=16,
 )
