@@ -20,17 +20,12 @@ import httpx
 import psutil
 
 from bench.report.section import Section, table_lines
+from ops.supervisor.serve_record import read_record
 from tests.support.processes.service import Service
 
 #: Seconds between the job and the measurement, so that caches are written and timers settle.
 SETTLE_S: Final = 10.0
 _ANSWER_S: Final = 120.0
-_PARTS: Final = {
-    "worker.standby": "standby",
-    "worker": "worker",
-    "api": "api",
-    "ops.broker": "broker",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +44,13 @@ class Counters:
 
 
 def processes_of(service: Service) -> dict[str, psutil.Process]:
-    """Return the processes of a service by their part."""
+    """Return the processes of a service by their part, or by their name."""
+    record = read_record(service.data_dir)
+    parts = {part.pid: name for name, part in record.parts.items()} if record else {}
     found = {"supervisor": psutil.Process(service.process.pid)}
     for child in service.descendants():
         with suppress(psutil.NoSuchProcess):  # it has just ended
-            found[_part(child)] = child
+            found[parts.get(child.pid) or child.name()] = child
     return found
 
 
@@ -110,14 +107,6 @@ def _answer_one(service: Service) -> None:
     headers = {"prefer": "wait=60"}
     url = f"{service.base_url}/v1/jobs"
     httpx.post(url, json=body, headers=headers, timeout=_ANSWER_S).raise_for_status()
-
-
-def _part(process: psutil.Process) -> str:
-    for word in process.cmdline()[1:]:
-        for start, part in _PARTS.items():
-            if word.startswith(start):
-                return part
-    return process.name()
 
 
 def _wakeups(process: psutil.Process) -> int:

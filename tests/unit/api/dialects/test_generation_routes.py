@@ -11,6 +11,7 @@ import openai.types.chat
 import pytest
 
 from api.http.messages import Reply, StreamReply
+from api.streaming import feed
 from domain.chat.items import Body, Failed, Finished
 from domain.chat.request import ChatRequest
 from domain.values import JobStatus, StopReason, Usage
@@ -247,7 +248,11 @@ def test_unavailable_broker_is_reported_by_a_status(body: dict[str, Any]) -> Non
     asyncio.run(scenario())
 
 
-def test_broker_that_fails_in_mid_answer_ends_the_stream_with_an_error() -> None:
+def test_broker_that_fails_in_mid_answer_ends_the_stream_with_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(feed, "UNREACHABLE_MAX_S", 0.2)
+
     async def scenario() -> None:
         async with fake_api() as api:
             reply = await api.send("POST", MESSAGES, STREAM)
