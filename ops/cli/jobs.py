@@ -299,6 +299,7 @@ def _print_job(
         ("first token", f"{timings['first_token_ms']:.0f} ms" if timings["first_token_ms"] else ""),
         ("stopped by", job["stop_reason"] or ""),
         ("error", (job["error"] or {}).get("message", "")),
+        ("warning", job.get("warning") or ""),
     ]
     pairs += [("webhook", webhook_line(webhook)) for webhook in job.get("webhooks", ())]
     print_pairs([(name, value) for name, value in pairs if value])

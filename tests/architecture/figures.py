@@ -64,7 +64,7 @@ class Figures:
 #: change that must raise one states why.
 CEILINGS: Final = Figures(
     files=485,
-    lines=97_964,
+    lines=97_965,
     statements=48_483,
     message_files=38,
     jobs_files=16,
