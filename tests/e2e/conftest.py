@@ -112,15 +112,25 @@ def exact_model(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {"SEMANTIC_MODEL__ID": str(model), "SEMANTIC_MODEL__NAME": "semantic-demo"}
 
 
-@pytest.fixture
-def claude(service: Service) -> Iterator[anthropic.Anthropic]:
-    with anthropic.Anthropic(
+def _claude_of(service: Service) -> anthropic.Anthropic:
+    return anthropic.Anthropic(
         base_url=service.base_url,
         api_key="local",
         max_retries=0,
         timeout=scaled(60),
         _strict_response_validation=True,
-    ) as client:
+    )
+
+
+@pytest.fixture
+def claude(service: Service) -> Iterator[anthropic.Anthropic]:
+    with _claude_of(service) as client:
+        yield client
+
+
+@pytest.fixture
+def endless_claude(endless: Service) -> Iterator[anthropic.Anthropic]:
+    with _claude_of(endless) as client:
         yield client
 
 

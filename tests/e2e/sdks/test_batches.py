@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import anthropic
@@ -105,18 +104,6 @@ def test_message_batch_is_created_polled_read_listed_and_deleted(
         batches.retrieve(created.id)
     with pytest.raises(anthropic.NotFoundError):
         batches.cancel(created.id)
-
-
-@pytest.fixture
-def endless_claude(endless: Service) -> Iterator[anthropic.Anthropic]:
-    with anthropic.Anthropic(
-        base_url=endless.base_url,
-        api_key="local",
-        max_retries=0,
-        timeout=scaled(60),
-        _strict_response_validation=True,
-    ) as client:
-        yield client
 
 
 def test_cancelled_message_batch_ends_with_canceled_results(

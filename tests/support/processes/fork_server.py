@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,15 +105,9 @@ def next_request(codes: Path) -> dict[str, Any] | None:
     """
 
     def reap(_number: int, _frame: object) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if not pid:
-                return
+        for pid, code in ended_children():
             new = codes / f"{pid}.new"
-            new.write_text(str(os.waitstatus_to_exitcode(status)))
+            new.write_text(str(code))
             new.rename(codes / str(pid))
 
     signal.signal(signal.SIGCHLD, reap)
@@ -130,6 +124,18 @@ def next_request(codes: Path) -> dict[str, Any] | None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
         print(child, flush=True)  # noqa: T201 - the answer
     return None
+
+
+def ended_children() -> Iterator[tuple[int, int]]:
+    """Yield number and exit code of each child that has ended; does not wait."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if not pid:
+            return
+        yield pid, os.waitstatus_to_exitcode(status)
 
 
 def become(env: Mapping[str, str], files: Sequence[str]) -> None:

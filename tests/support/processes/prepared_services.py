@@ -36,7 +36,12 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from tests.support.processes.fork_server import ForkedProcess, ForkedProcesses, next_request
+from tests.support.processes.fork_server import (
+    ForkedProcess,
+    ForkedProcesses,
+    ended_children,
+    next_request,
+)
 
 #: Environment variable of test runs whose services are prepared.
 BY_DAY = "TESTS_PREPARED_SERVICES"
@@ -267,7 +272,8 @@ def _nurse(requests: socket.socket) -> str:
         ready, _, _ = select.select([requests.fileno(), ended], [], [])
         if ended in ready:
             os.read(ended, _MESSAGE_BYTES)
-            _report_ended(requests)
+            for pid, code in ended_children():
+                _say(requests, pid, code)
         if requests.fileno() not in ready:
             continue
         message, files, _, _ = socket.recv_fds(requests, _MESSAGE_BYTES, _FILES_MAX)
@@ -286,17 +292,6 @@ def _say(requests: socket.socket, pid: int, code: int | None) -> None:
         requests.send(json.dumps([pid, code]).encode())
     except OSError:  # the supervisor was killed
         os._exit(0)
-
-
-def _report_ended(requests: socket.socket) -> None:
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if not pid:
-            return
-        _say(requests, pid, os.waitstatus_to_exitcode(status))
 
 
 def _become_part(request: dict[str, Any], files: Sequence[int]) -> str:
