@@ -87,7 +87,7 @@ _AGENTS = {
     ),
     "kilo": _Agent(
         package="@kilocode/cli",
-        version="7.7.9",
+        version="7.7.7",
         program="@kilocode/cli-linux-x64/bin/kilo",
         tool="bash",
         arguments={"command": _COMMAND, "description": "Make it"},

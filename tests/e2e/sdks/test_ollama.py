@@ -6,9 +6,10 @@ import asyncio
 import json
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import ollama
@@ -150,9 +151,11 @@ def test_a_client_that_leaves_cancels_its_job(endless: Service) -> None:
 
     async def leave() -> None:
         async with ollama.AsyncClient(host=endless.base_url, timeout=scaled(60)) as client:
-            stream = await client.chat(MODEL, messages=[WEATHER], stream=True)
-            async for _ in stream:
-                break
+            pieces = await client.chat(MODEL, messages=[WEATHER], stream=True)
+            # Its type hides that it is a generator, which holds the connection until it is closed.
+            async with aclosing(cast("AsyncGenerator[Any]", pieces)) as stream:
+                async for _ in stream:
+                    break
 
     asyncio.run(leave())
 

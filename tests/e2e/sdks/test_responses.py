@@ -231,9 +231,9 @@ def test_conversation_goes_on_after_a_restart(
 def test_a_conversation_is_compacted_and_goes_on(oai: openai.OpenAI) -> None:
     question: Any = {"role": "user", "content": "What is the capital of France?"}
     # The SDK's strict models of this reply have no messages of the user.
-    lenient = openai.OpenAI(base_url=oai.base_url, api_key=oai.api_key, max_retries=0)
-    raw = lenient.responses.with_raw_response.compact(model=_MODEL, input=[question])
-    made = raw.parse()
+    with openai.OpenAI(base_url=oai.base_url, api_key=oai.api_key, max_retries=0) as lenient:
+        raw = lenient.responses.with_raw_response.compact(model=_MODEL, input=[question])
+        made = raw.parse()
     assert [item.type for item in made.output] == ["message", "compaction"]
     kept: Any = raw.http_response.json()["output"]
     after = oai.responses.create(
