@@ -18,7 +18,12 @@ import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.models.qwen3 import Model, ModelArgs
 
-from bench.report.section import print_conditions, print_table, print_verdict
+from bench.report.section import (
+    print_conditions,
+    print_table,
+    print_verdict,
+    use_worker_allocator,
+)
 from domain.values import Sampling
 from worker.engine.mlx.cpu import use_openblas
 from worker.engine.mlx.sampling.sampler import BatchSampler, SamplerRow
@@ -50,6 +55,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=15)
     rounds = parser.parse_args().rounds
+    use_worker_allocator()
     started = time.monotonic()
     use_openblas()
     mx.set_default_device(mx.cpu)

@@ -63,9 +63,9 @@ class Figures:
 #: The figures of today, lines and statements rounded up to a hundred. Lower what has fallen; a
 #: change that must raise one states why.
 CEILINGS: Final = Figures(
-    files=485,
-    lines=97_965,
-    statements=48_483,
+    files=486,
+    lines=98_129,
+    statements=48_579,
     message_files=38,
     jobs_files=16,
 )

@@ -124,8 +124,8 @@ def test_a_step_beyond_its_estimate_takes_the_memory_of_contexts_and_is_remember
 ) -> None:
     low = StepMemory(fixed_bytes=1000)
     monkeypatch.setattr(at_load, "estimated_step", lambda *_, **__: low)
-    # Room for the tiny weights and 4 MB of contexts; a step really takes some of these.
-    device, steps = DeviceOfSize(4 * MB), StepFile(tmp_path / "steps.json")
+    # Room for the tiny weights and 6 MB of contexts; a step really takes some of these.
+    device, steps = DeviceOfSize(6 * MB), StepFile(tmp_path / "steps.json")
     budget = DeviceBudget(device=device, batch=4, steps=steps)
     bench = Bench(LLAMA, budget_bytes=budget, step_tokens=256)
     loaded = bench.runner._loaded

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import mlx.core as mx
-from mlx_lm.models.base import scaled_dot_product_attention
 from mlx_lm.models.cache import create_attention_mask
 
 from domain.kv.spec import BLOCK_TOKENS, PACKED_BITS
 from worker.engine.mlx.cpu import is_on_gpu
+from worker.engine.mlx.kv.cpu_attention import attention
 
 _TOKEN_AXIS = 2
 #: New tokens of a row up to which scores are computed from the 8 bits themselves. A longer piece of
@@ -213,10 +213,8 @@ def attention_of_row(
         if is_plain and queries.shape[_TOKEN_AXIS] <= DIRECT_TOKENS_MAX:
             return _packed_attention(queries, keys, values, scale, mask, sinks)
         keys, values = keys.exact(), values.exact()
-    attended: mx.array = scaled_dot_product_attention(
-        queries, keys, values, cache=None, scale=scale, mask=mask, sinks=sinks
-    )
-    return attended
+    assert isinstance(values, mx.array), "keys and values have one form"
+    return attention(queries, keys, values, scale, mask, sinks)
 
 
 def _packed_attention(

@@ -30,6 +30,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.models.base import scaled_dot_product_attention
 from mlx_lm.models.cache import CacheList
 
+from worker.engine.mlx.kv.cpu_attention import attention
 from worker.engine.mlx.kv.packed_cache import PackedKV, PackedKVCache, attention_of_row
 from worker.engine.mlx.kv.probe import first_sentence
 from worker.engine.mlx.kv.window_cache import (
@@ -361,11 +362,13 @@ def ragged_attention(
     """
     if isinstance(keys, PackedKV):
         return attention_of_row(queries, keys, values, scale, mask, sinks)
+    if isinstance(keys, mx.array):
+        return attention(queries, keys, values, scale, mask, sinks)
     if not isinstance(keys, RaggedTensor):
-        plain: mx.array = scaled_dot_product_attention(
+        quantized: mx.array = scaled_dot_product_attention(
             queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks
         )
-        return plain
+        return quantized
     masks = mask.rows if isinstance(mask, RaggedMask) else [mask] * len(keys.rows)
     outputs = []
     for query, key, value, row_mask in zip(

@@ -28,6 +28,7 @@ from mlx.nn.layers.convolution import Conv1d
 from mlx_lm.models.gated_delta import gated_delta_update
 from mlx_lm.models.ssm import ssm_update
 
+from worker.engine.mlx.kv.cpu_attention import use_fast_swiglu
 from worker.engine.mlx.kv.window_cache import (
     TRIMMABLE_CLASSES,
     is_state,
@@ -379,6 +380,7 @@ def find_row_support(network: Network, *, computes: bool = True) -> RowSupport:
     Args:
         computes: Whether logits are computed and compared; else only their shapes are made.
     """
+    use_fast_swiglu(network)
     kind, why = install_ragged_attention(network, computes=computes)
     if not kind:
         return RowSupport(why=why)

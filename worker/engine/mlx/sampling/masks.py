@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import cast
 
@@ -56,28 +56,18 @@ class LogitMasks:
         self._drawn: defaultdict[int, list[tuple[ReadTokens, int, bytes | None]]] = defaultdict(
             list
         )
-        self._unnormalised: set[int] = set()
         self._habits = _Habits()
         self._ahead: dict[int, LookAhead] = {}
         #: The masks of the rows of the last call.
         self._masks: dict[int, bytes] = {}
 
-    def add(self, uid: int, constraint: Constraint, *, is_renormalised: bool = True) -> None:
-        """Restrict a sequence.
-
-        Args:
-            constraint: Returns the mask of allowed tokens before each draw.
-            is_renormalised: Whether the allowed tokens' probabilities are made to sum to 1, which
-                ``top_p`` and XTC need. Costs one exponential for each token of the vocabulary.
-        """
+    def add(self, uid: int, constraint: Constraint) -> None:
+        """Restrict a sequence by a constraint, which returns the mask of each draw."""
         self._constraints[uid] = constraint
-        if not is_renormalised:
-            self._unnormalised.add(uid)
 
     def drop(self, uid: int) -> None:
         """Forget a sequence."""
         self._constraints.pop(uid, None)
-        self._unnormalised.discard(uid)
         self._drawn.pop(uid, None)
         self._ahead.pop(uid, None)
 
@@ -124,21 +114,21 @@ class LogitMasks:
             del self._drawn[uid][-draws:]
 
     def apply(
-        self, uids: Sequence[int], logprobs: mx.array, faults: dict[int, Exception]
+        self, uids: Sequence[int], logits: mx.array, faults: dict[int, Exception]
     ) -> mx.array:
-        """Return the rows with forbidden tokens at minus infinity, renormalised where needed.
+        """Return the rows with forbidden tokens at minus infinity.
 
         Args:
             uids: The sequences of the rows. A sequence has several, in order, if it reads tokens of
                 its last ``look_ahead``.
-            logprobs: Log-probabilities, [rows, vocabulary].
+            logits: [rows, vocabulary].
             faults: Receives the error of each sequence whose constraint failed.
         """
         self._masks = {}
         if self._constraints.keys().isdisjoint(uids):
-            return logprobs
+            return logits
         # The device computes the rows while the masks are built.
-        mx.async_eval(logprobs)  # type: ignore[no-untyped-call]  # mlx ships it without types
+        mx.async_eval(logits)  # type: ignore[no-untyped-call]  # mlx ships it without types
         masks, places = self._masks, dict.fromkeys(uids, 0)
         for row, uid in enumerate(uids):
             place = places[uid]
@@ -152,8 +142,7 @@ class LogitMasks:
             if mask is not None:
                 masks[row] = mask
         self._ahead.clear()
-        renormalised = {row for row in masks if uids[row] not in self._unnormalised}
-        return masked(logprobs, masks, renormalised) if masks else logprobs
+        return _masked(logits, masks) if masks else logits
 
     def within_limits(
         self, uids: Sequence[int], tokens: mx.array, read: mx.array | Sequence[int] | None
@@ -233,15 +222,14 @@ def _guessed(guess: Sequence[int], at: int, mask: bytes | None) -> tuple[int, No
     return (token, None) if is_allowed else None
 
 
-def masked(logprobs: mx.array, masks: dict[int, bytes], renormalised: Collection[int]) -> mx.array:
+def _masked(logits: mx.array, masks: dict[int, bytes]) -> mx.array:
     """Return rows in float32, with forbidden tokens at minus infinity; others are unchanged.
 
     Args:
-        logprobs: Log-probabilities, [rows, vocabulary].
+        logits: [rows, vocabulary].
         masks: Packed bit masks by row, as ``Constraint.mask`` returns them.
-        renormalised: Rows whose allowed tokens are made to sum to probability 1.
     """
-    size, vocabulary = logprobs.shape
+    size, vocabulary = logits.shape
     longest = max(map(len, masks.values()))
     packed = memoryview(b"".join(mask.ljust(longest, b"\0") for mask in masks.values()))
     bits = mx.array(packed).reshape(len(masks), -1)  # type: ignore[arg-type]  # a buffer will do
@@ -255,10 +243,4 @@ def masked(logprobs: mx.array, masks: dict[int, bytes], renormalised: Collection
     if not all(has_mask):
         places = [list(masks).index(row) if row in masks else 0 for row in range(size)]
         allowed = allowed[mx.array(places)] | ~mx.array(has_mask)[:, None]
-    kept = mx.where(allowed, logprobs.astype(mx.float32), -mx.inf)
-    if not renormalised:
-        return kept
-    whole = kept - mx.logsumexp(kept, axis=-1, keepdims=True)
-    if len(renormalised) == size:
-        return whole
-    return mx.where(mx.array([row in renormalised for row in range(size)])[:, None], whole, kept)
+    return mx.where(allowed, logits.astype(mx.float32), -mx.inf)

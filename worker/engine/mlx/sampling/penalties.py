@@ -152,8 +152,8 @@ class PenalisedRows:
             (counts.ids[:], counts.recent[:], counts.generated[:], counts.biases[:])
         )
 
-    def logprobs(self, logits: mx.array, read: ReadTokens) -> mx.array:
-        """Return the log-probabilities of the rows after biases and penalties, in float32.
+    def changed(self, logits: mx.array, read: ReadTokens) -> mx.array:
+        """Return the logits of the rows after biases and penalties, in float32.
 
         Args:
             logits: Of all rows of the pass, [all, vocabulary].
@@ -161,8 +161,7 @@ class PenalisedRows:
         """
         if len(self.rows) < logits.shape[0]:
             logits = logits[mx.array(self.rows)]
-        logits = self._penalised(logits.astype(mx.float32), read.column(self.rows))
-        return logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+        return self._penalised(logits.astype(mx.float32), read.column(self.rows))
 
     def _penalised(self, logits: mx.array, newest: mx.array) -> mx.array:
         ids, recent, generated, biases = (self._column(at) for at in range(4))
