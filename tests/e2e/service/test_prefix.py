@@ -60,7 +60,7 @@ class Client:
                 tools=[_TOOL],
                 messages=[*sent, counter],
                 extra_headers=_SESSION,
-                extra_body={"temperature": 0.7},
+                extra_body={"temperature": 0},
             )
         blocks = [block.model_dump(exclude_none=True) for block in answer.content]
         for block in blocks:

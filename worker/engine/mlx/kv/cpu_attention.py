@@ -105,6 +105,15 @@ def swiglu(gate: mx.array, x: mx.array) -> mx.array:
     return gate * x / (1.0 + exponential(-gate))
 
 
+def softmax(scores: mx.array) -> mx.array:
+    """Return the softmax over the last axis, summed in float32."""
+    is_float = scores.dtype == mx.float32
+    if not is_float or scores.size < _EXPONENTIALS_MIN or not has_slow_exponentials():
+        return mx.softmax(scores, axis=-1, precise=True)
+    weights = exponential(scores - mx.max(scores, axis=-1, keepdims=True))
+    return weights / mx.sum(weights, axis=-1, keepdims=True)
+
+
 def exponential(x: mx.array) -> mx.array:
     """Return e^x in float32: 0 below -88.1, and infinity above 88.8."""
     powers, exponents = _powers_and_exponents(x)

@@ -14,7 +14,7 @@ from mlx_lm.models.cache import create_attention_mask
 
 from domain.kv.spec import BLOCK_TOKENS, PACKED_BITS
 from worker.engine.mlx.cpu import is_on_gpu
-from worker.engine.mlx.kv.cpu_attention import attention
+from worker.engine.mlx.kv.cpu_attention import attention, softmax
 
 _TOKEN_AXIS = 2
 #: New tokens of a row up to which scores are computed from the 8 bits themselves. A longer piece of
@@ -242,6 +242,6 @@ def _packed_attention(
         column = sinks.astype(scores.dtype).reshape(kv_heads, repeats, 1, 1)
         column = mx.broadcast_to(column, (*scores.shape[:-1], 1))
         scores = mx.concatenate([scores, column], axis=-1)
-    weights = mx.softmax(scores, axis=-1, precise=True)[..., :tokens]
+    weights = softmax(scores)[..., :tokens]
     weights = weights.reshape(rows, kv_heads, repeats * new, tokens)
     return values.weighted(weights).reshape(rows, heads, new, dim)

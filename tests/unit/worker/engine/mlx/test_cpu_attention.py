@@ -18,6 +18,7 @@ from worker.engine.mlx.kv.cpu_attention import (
     attention,
     exponential,
     has_slow_exponentials,
+    softmax,
     swiglu,
 )
 
@@ -120,6 +121,12 @@ def test_swiglu_is_that_of_mlx_lm() -> None:
     gate = mx.concatenate([mx.linspace(-120, 120, 4001), mx.array([-1e30, 1e30, 0.0])])
     x = mx.linspace(-3, 3, gate.size)
     assert mx.allclose(swiglu(gate, x), swiglu_of_mlx_lm(gate, x), rtol=_TOLERANCE, atol=1e-30)
+
+
+def test_softmax_is_that_of_mlx() -> None:
+    scores = mx.random.normal((2, 3, 500), key=mx.random.key(1)) * 20
+    scores = mx.where(mx.arange(500) % 3 == 0, mx.finfo(mx.float32).min, scores)
+    assert mx.allclose(softmax(scores), mx.softmax(scores, axis=-1), rtol=_TOLERANCE, atol=1e-30)
 
 
 def test_few_exponentials_are_left_to_mlx(monkeypatch: pytest.MonkeyPatch) -> None:
