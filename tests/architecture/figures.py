@@ -64,8 +64,8 @@ class Figures:
 #: change that must raise one states why.
 CEILINGS: Final = Figures(
     files=486,
-    lines=98_129,
-    statements=48_579,
+    lines=98_148,
+    statements=48_590,
     message_files=38,
     jobs_files=16,
 )

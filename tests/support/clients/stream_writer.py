@@ -200,7 +200,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         self._head(reply.status_code, {**headers, "connection": "close"})
         event = ""
-        for line in reply.iter_lines():
+        for line in _lines_of(reply):
             if line.startswith("event:"):
                 event = line.removeprefix("event:").strip()
             elif line.startswith("data:"):
@@ -237,6 +237,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_arguments: Any) -> None:
         pass
+
+
+def _lines_of(reply: httpx.Response) -> Iterator[str]:
+    """Yield the lines of a stream of events; httpx would also end them at U+2028 and its like."""
+    rest = b""
+    for piece in reply.iter_bytes():
+        *lines, rest = (rest + piece).split(b"\n")
+        yield from (line.decode() for line in lines)
 
 
 def _is_json(body: bytes) -> bool:

@@ -43,6 +43,8 @@ _EXPONENT_OF_INFINITY: Final = 128.0
 _EXPONENTIALS_MIN: Final = 2**13
 #: Scores of one chunk of queries, so that each of its arrays fits into the cache of a processor.
 _CHUNK_SCORES: Final = 2**16
+#: Arrays of that size that exist at a time: those of an operation are allocated before it begins.
+_CHUNK_ARRAYS: Final = 8
 #: Least queries of a chunk: the product of each chunk copies the keys.
 _CHUNK_QUERIES_MIN: Final = 16
 _SWIGLU: Final = "swiglu"
@@ -51,6 +53,11 @@ _SWIGLU: Final = "swiglu"
 def has_slow_exponentials() -> bool:
     """Return whether MLX computes on a processor for which it has no vector operations."""
     return platform.machine() == "x86_64" and computes_on_cpu()
+
+
+def chunk_bytes() -> int:
+    """Return what attention over few keys keeps that ``mx.fast`` would not."""
+    return _CHUNK_ARRAYS * _CHUNK_SCORES * mx.float32.size if has_slow_exponentials() else 0
 
 
 def use_fast_swiglu(network: Network) -> None:

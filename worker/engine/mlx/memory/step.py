@@ -13,6 +13,7 @@ import mlx.core as mx
 from domain.kv.plan import StepMemory
 from domain.kv.spec import WINDOW_SLACK_TOKENS, WINDOW_STEP_TOKENS, LayerKind, ModelCacheSpec
 from worker.engine.mlx.fingerprint import read_object, write_object
+from worker.engine.mlx.kv.cpu_attention import chunk_bytes
 from worker.engine.mlx.rows.running_sequences import TOGETHER_PIECES_MAX, TOGETHER_TOKENS_MAX
 from worker.engine.mlx.untyped import Network
 
@@ -68,6 +69,7 @@ def estimated_step(
     outputs = _LAYER_COPIES * tokens * shape.layer_outputs * shape.element_bytes
     logits = _LOGIT_COPIES * batch * shape.vocabulary * _FLOAT32_BYTES
     scores = shape.score_bytes(spec) if stores_scores is None else stores_scores * shape.one_score
+    chunk = chunk_bytes() if stores_scores is None else 0
     # A pass over drafts keeps the states from before it.
     states = 0 if spec is None else batch * sum(layer.state_bytes for layer in spec.layers)
     latent = _LATENT_COPIES * shape.latent_elements * shape.element_bytes
@@ -83,6 +85,7 @@ def estimated_step(
         fixed_bytes=outputs
         + logits
         + states
+        + chunk
         + _bounded_scores(spec, shape.heads, piece_tokens, tokens),
         token_bytes=int(piece_tokens * scores) + latent + copied,
     )
