@@ -64,7 +64,7 @@ class Figures:
 #: change that must raise one states why.
 CEILINGS: Final = Figures(
     files=486,
-    lines=98_148,
+    lines=98_152,
     statements=48_590,
     message_files=38,
     jobs_files=16,

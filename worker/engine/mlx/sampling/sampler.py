@@ -199,7 +199,7 @@ class _Rules:
 
     Attributes:
         candidates: Most likely tokens of a row that are sorted first; 0 for none.
-        cut: Rows that keep a share of the tokens and draw by chance.
+        cut: Rows that keep a share of the tokens, unless they only draw the likeliest.
         wide: Rows that keep a number above ``candidates``.
         filtered: Rows that keep a part of the tokens by any rule.
         has_xtc: Whether a row may lose its likeliest candidates.
@@ -237,7 +237,11 @@ class _Rules:
                 if any(row.min_p > 0 for row in rows)
                 else None
             ),
-            cut=frozenset(at for at, row in enumerate(rows) if row.top_p < 1 and not row.is_greedy),
+            cut=frozenset(
+                at
+                for at, row in enumerate(rows)
+                if row.top_p < 1 and (row.xtc_probability > 0 or not row.is_greedy)
+            ),
             wide=frozenset(at for at, kept in enumerate(top_k) if kept > widest),
             filtered=frozenset(
                 at for at, row in enumerate(rows) if row.top_p < 1 or row.top_k or row.min_p > 0

@@ -218,3 +218,10 @@ def test_rows_without_penalties_cost_nothing(monkeypatch: pytest.MonkeyPatch) ->
     batch.add(Sampling(temperature=0), [1])
     monkeypatch.setattr(mx, "put_along_axis", None)
     batch.step(on_device=True)
+
+
+def test_xtc_of_a_greedy_row_counts_what_top_p_keeps() -> None:
+    # top_p keeps three tokens, and XTC the last of those that have a tenth of their mass.
+    logits = mx.log(mx.array((0.5, 0.3, 0.15, 0.05))) + 7
+    row = Sampling(temperature=0, top_p=0.9, xtc_probability=1.0, xtc_threshold=0.1)
+    assert mx.argmax(draw_scores(logits, row, 0)).item() == 2
