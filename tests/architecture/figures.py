@@ -64,8 +64,8 @@ class Figures:
 #: change that must raise one states why.
 CEILINGS: Final = Figures(
     files=486,
-    lines=98_152,
-    statements=48_590,
+    lines=98_161,
+    statements=48_586,
     message_files=38,
     jobs_files=16,
 )

@@ -9,7 +9,6 @@ take as long as all products of matrices.
 from __future__ import annotations
 
 import platform
-import sys
 from functools import partial
 from typing import Any, Final
 
@@ -18,7 +17,7 @@ from mlx_lm.models.activations import swiglu as swiglu_of_mlx_lm
 from mlx_lm.models.base import scaled_dot_product_attention
 
 from worker.engine.mlx.cpu import computes_on_cpu
-from worker.engine.mlx.untyped import Network
+from worker.engine.mlx.untyped import Network, replace_function
 
 #: A polynomial for 2^f, f from -0.5 to 0.5, that is 1 at 0: relative error 2e-9 (least squares,
 #: weighted again until the errors are even).
@@ -47,7 +46,6 @@ _CHUNK_SCORES: Final = 2**16
 _CHUNK_ARRAYS: Final = 8
 #: Least queries of a chunk: the product of each chunk copies the keys.
 _CHUNK_QUERIES_MIN: Final = 16
-_SWIGLU: Final = "swiglu"
 
 
 def has_slow_exponentials() -> bool:
@@ -62,11 +60,8 @@ def chunk_bytes() -> int:
 
 def use_fast_swiglu(network: Network) -> None:
     """Let the layers of a network compute SwiGLU with ``exponential``, where that is faster."""
-    if not has_slow_exponentials():
-        return
-    for module in {sys.modules[type(part).__module__] for part in network.modules()}:
-        if getattr(module, _SWIGLU, None) is swiglu_of_mlx_lm:
-            setattr(module, _SWIGLU, swiglu)
+    if has_slow_exponentials():
+        replace_function(network, swiglu_of_mlx_lm, swiglu)
 
 
 def attention(
@@ -112,6 +107,15 @@ def swiglu(gate: mx.array, x: mx.array) -> mx.array:
     return gate * x / (1.0 + exponential(-gate))
 
 
+def with_mask(scores: mx.array, mask: mx.array | None) -> mx.array:
+    """Return scores with a mask of booleans, or of summands, applied."""
+    if mask is None:
+        return scores
+    if mask.dtype == mx.bool_:
+        return mx.where(mask, scores, mx.finfo(scores.dtype).min)
+    return scores + mask
+
+
 def softmax(scores: mx.array) -> mx.array:
     """Return the softmax over the last axis, summed in float32."""
     is_float = scores.dtype == mx.float32
@@ -154,10 +158,7 @@ def _of_chunk(
     grouped = (rows, kv_heads, heads // kv_heads * new)
     scores = queries.reshape(*grouped, dim) @ keys.swapaxes(-1, -2)
     scores = scores.reshape(rows, heads, new, held)
-    if mask is not None and mask.dtype == mx.bool_:
-        scores = mx.where(mask, scores, mx.finfo(mx.float32).min)
-    elif mask is not None:
-        scores = scores + mask
+    scores = with_mask(scores, mask)
     highest = mx.max(scores, axis=-1, keepdims=True)
     column = None if sinks is None else sinks.astype(mx.float32)[:, None, None]
     if column is not None:

@@ -14,7 +14,7 @@ from mlx_lm.models.cache import create_attention_mask
 
 from domain.kv.spec import BLOCK_TOKENS, PACKED_BITS
 from worker.engine.mlx.cpu import is_on_gpu
-from worker.engine.mlx.kv.cpu_attention import attention, softmax
+from worker.engine.mlx.kv.cpu_attention import attention, softmax, with_mask
 
 _TOKEN_AXIS = 2
 #: New tokens of a row up to which scores are computed from the 8 bits themselves. A longer piece of
@@ -234,10 +234,7 @@ def _packed_attention(
     if isinstance(mask, str):
         last = mx.arange(tokens - new, tokens)
         mask = None if new == 1 else last[:, None] >= mx.arange(tokens)
-    if mask is not None and mask.dtype == mx.bool_:
-        scores = mx.where(mask, scores, mx.finfo(scores.dtype).min)
-    elif mask is not None:
-        scores = scores + mask
+    scores = with_mask(scores, mask)
     if sinks is not None:
         column = sinks.astype(scores.dtype).reshape(kv_heads, repeats, 1, 1)
         column = mx.broadcast_to(column, (*scores.shape[:-1], 1))

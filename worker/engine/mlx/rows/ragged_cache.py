@@ -16,7 +16,6 @@ at once: ``RaggedKind.BY_ROW``.
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -40,7 +39,7 @@ from worker.engine.mlx.kv.window_cache import (
     make_row_caches,
     nest,
 )
-from worker.engine.mlx.untyped import Cache, Module, Network
+from worker.engine.mlx.untyped import Cache, Module, Network, replace_function
 
 
 class RaggedKind(IntEnum):
@@ -340,7 +339,6 @@ def _of_rows(name: str, given: Any, ragged: RaggedCache | RaggedTensor) -> Seque
     return [given] * len(lengths)
 
 
-_NAME = "scaled_dot_product_attention"
 #: Token ids of the two rows that a network is checked with.
 _CHECK_ROWS = ((0, 1, 2, 3, 4), (1, 0))
 #: Largest difference of two logits, as a share of their range, that rounding explains.
@@ -390,9 +388,7 @@ def install_ragged_attention(network: Network, *, computes: bool = True) -> tupl
         computes: Whether the logits are computed and compared; else only their shapes are, which
             needs no weights.
     """
-    for module in {sys.modules[type(part).__module__] for part in network.modules()}:
-        if getattr(module, _NAME, None) is scaled_dot_product_attention:
-            setattr(module, _NAME, ragged_attention)
+    replace_function(network, scaled_dot_product_attention, ragged_attention)
     why = ""
     try:
         has_states = any(map(is_state, leaves(make_row_caches(network))))

@@ -14,7 +14,6 @@ that compute recurrences are replaced in the modules that import them.
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -43,7 +42,7 @@ from worker.engine.mlx.rows.ragged_cache import (
     logits_differ,
     merged_states,
 )
-from worker.engine.mlx.untyped import Cache, Module, Network
+from worker.engine.mlx.untyped import Cache, Module, Network, replace_function
 
 #: The functions that compute recurrences, and their arguments with a value for each new token:
 #: [rows, new tokens, …].
@@ -402,11 +401,9 @@ def find_row_support(network: Network, *, computes: bool = True) -> RowSupport:
 
 
 def _install(network: Network) -> StateHooks:
+    for function in _RECURRENCES:
+        replace_function(network, function, _hooked(function))
     modules = list(network.modules())
-    for module in {sys.modules[type(part).__module__] for part in modules}:
-        for function in _RECURRENCES:
-            if getattr(module, function.__name__, None) is function:
-                setattr(module, function.__name__, _hooked(function))
     hooks = next((one for part in modules if (one := getattr(type(part), _HOOKS, None))), None)
     if hooks is None:
         hooks = StateHooks()

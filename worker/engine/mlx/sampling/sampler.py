@@ -275,8 +275,9 @@ class _Rules:
         excluding = {at for at, threshold in enumerate(thresholds) if threshold < math.inf}
         highest = mx.max(logits, axis=-1, keepdims=True)
         needed = self.cut | (excluding - self.filtered)
-        logprobs = logits - _with_log_mass(highest, logits, needed)
-        floor = self._floor(logprobs)
+        whole = _with_log_mass(highest, logits, needed)
+        logprobs = logits - whole
+        floor = self._floor(logprobs, highest - whole)
         kept = logprobs if floor is None else mx.where(logprobs < floor, -mx.inf, logprobs)
         if not excluding:
             return kept
@@ -284,13 +285,18 @@ class _Rules:
         mass = _with_log_mass(mx.zeros_like(highest), kept, self.filtered & excluding)
         return _without_top_choices(kept, mx.array(list(thresholds))[:, None] + mass)
 
-    def _floor(self, logprobs: mx.array) -> mx.array | None:
-        """Return the log-probability below which a row draws nothing, [rows, 1]."""
+    def _floor(self, logprobs: mx.array, highest: mx.array) -> mx.array | None:
+        """Return the log-probability below which a row draws nothing, [rows, 1].
+
+        Args:
+            logprobs: [rows, vocabulary].
+            highest: The largest of each row, [rows, 1].
+        """
         floors = []
         if self.candidates:
             floors.append(self._ranked_floor(logprobs))
         if self.log_min_p is not None:
-            floors.append(mx.max(logprobs, axis=-1, keepdims=True) + self.log_min_p)
+            floors.append(highest + self.log_min_p)
         if not floors:
             return None
         return floors[0] if len(floors) == 1 else mx.maximum(*floors)
@@ -382,8 +388,9 @@ def _with_log_mass(column: mx.array, rows: mx.array, at: Collection[int]) -> mx.
             mass = mx.array(highest + np.log(shares.sum(axis=-1, keepdims=True)))
     if len(at) == rows.shape[0]:
         return mass
-    column[places] = mass
-    return column
+    filled = mx.array(column)
+    filled[places] = mass
+    return filled
 
 
 def _without_top_choices(kept: mx.array, limits: mx.array) -> mx.array:
